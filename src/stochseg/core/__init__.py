@@ -1,0 +1,30 @@
+"""The paper's Section 3: the categorical diffusion process, its objective, its samplers. Torch only."""
+
+from stochseg.core.grids import GRIDS, Grid, make_grid
+from stochseg.core.noise import BatchNoise, Noise, SeededNoise, draw_categorical, draw_uniform_labels
+from stochseg.core.objective import kl_terms, prior_kl
+from stochseg.core.process import CategoricalProcess
+from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput
+from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
+
+__all__ = [
+    "GRIDS",
+    "SAMPLERS",
+    "SCHEDULES",
+    "BatchNoise",
+    "CategoricalProcess",
+    "Denoise",
+    "Grid",
+    "Noise",
+    "Sampler",
+    "SamplerOutput",
+    "Schedule",
+    "SeededNoise",
+    "cosine",
+    "draw_categorical",
+    "draw_uniform_labels",
+    "kl_terms",
+    "linear",
+    "make_grid",
+    "prior_kl",
+]

@@ -1,0 +1,34 @@
+"""The training objective: the terms of the evidence lower bound (CCDM Alg. 1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stochseg.core.process import CategoricalProcess
+
+
+def kl_terms(
+    process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """KL( q(x_{t-1} | x_t, x0) || p(x_{t-1} | x_t, image) ) a pixel, "b h w" (CCDM Eq. kl_div).
+
+    At t = 1 the true posterior is one-hot at x0 and the model's is p0 itself, so the same expression is the
+    negative log-likelihood of Alg. 1: alpha_bar[0] = 1 makes a special case unnecessary.
+
+    log_p0: "b l h w", the network's log-probabilities; x0, x_t: "b h w"; t: "b" in 1..T;
+    mask: "b h w", False = void, whose term is 0.
+    """
+    log_q = process.posterior(x_t, process.log_onehot(x0, log_p0.dtype), t, t - 1)
+    log_p = process.posterior(x_t, log_p0, t, t - 1)
+    # 0 log 0 = 0; only log_q can be -inf, and it carries no gradient.
+    difference = torch.where(log_q > -torch.inf, log_q - log_p, 0.0)
+    terms = (log_q.exp() * difference).sum(1)
+    return terms if mask is None else terms.masked_fill(~mask, 0.0)
+
+
+def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
+    """KL( q(x_T | x0) || uniform ) a pixel, "b h w": the term of the bound that no parameter changes."""
+    t = torch.full((x0.shape[0],), process.num_steps)
+    log_q = process.q_marginal(x0, t, torch.float64)
+    return (log_q.exp() * log_q).sum(1) + torch.tensor(process.num_classes, dtype=torch.float64).log()

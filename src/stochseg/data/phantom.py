@@ -1,0 +1,522 @@
+"""Synthetic lung slices whose conditional distribution over label maps is known.
+
+Scene coordinates: x to the right, y downwards, both in [-1, 1] over the field of view. A scene is drawn
+without looking at the pixel grid, so one index shows the same anatomy at every size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from stochseg.config import Config
+from stochseg.data.protocol import register_dataset
+from stochseg.errors import unknown_name
+from stochseg.types import DatasetInfo, Example, Truth
+
+Variant = Literal["binary", "multiclass"]
+
+SPLITS = {"train": 0, "val": 1, "test": 2}
+CLASS_NAMES = {
+    "binary": ("background", "nodule"),
+    "multiclass": ("background", "solid", "ground-glass", "vessel"),
+}
+MODE_NAMES = {
+    "binary": ("nothing", "core", "with halo"),
+    "multiclass": ("nothing", "core", "core and halo", "all solid"),
+}
+
+FIELD_MM = 0.7 * 128  # the field of view is the same at every size
+CACHE_BYTES = 128 * 2**20
+
+# Grey levels (of 255) by which halo and core rise above the parenchyma and the halo: what the raters see.
+HALO_CONTRAST = (16.0, 78.0)
+GAP_CONTRAST = (22.0, 105.0)
+CORE_CONTRAST = (HALO_CONTRAST[0] + GAP_CONTRAST[0], HALO_CONTRAST[1] + GAP_CONTRAST[1])
+
+# Streams of random numbers beside the scene's own. Never 0: numpy's seeding ignores trailing zeros.
+RATER_STREAM, DRAW_STREAM = 1, 2
+
+
+class PhantomConfig(Config):
+    """Options of one split of the phantoms."""
+
+    size: int = Field(default=128, ge=8)
+    variant: Variant = "binary"
+    count: int = Field(default=1000, ge=1)
+    raters: int = Field(default=4, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+@register_dataset("phantom")
+class Phantoms:
+    """CT-like lung slices with one ambiguous nodule. Synthetic: no patient, no scanner, no human rater.
+
+    Each slice shows parenchyma, branching vessels, at times the chest wall, and near the centre a lobulated
+    solid core inside a ground-glass halo, fed by a vessel. A rater decides in two steps, each with a
+    probability that depends on what the image shows:
+
+    - is there a nodule at all? P("nothing") falls from 0.7 to 0.05 as the core's contrast rises;
+    - does the halo belong to it? P(halo | nodule) rises from 0.1 to 0.9 with the halo's contrast.
+
+    Variant "binary" has the modes "nothing", "core" and "with halo". Variant "multiclass" labels solid 1,
+    ground-glass 2 and the feeding vessel 3 (in every mode, nodule pixels excluded); a rater who includes the
+    halo calls it solid too ("all solid") with a probability that falls from 0.9 to 0.1 as the brightness gap
+    between core and halo widens.
+
+    `truth` gives the modes and their probabilities, and the raters are independent draws from them. The
+    contrasts are those of the noiseless scene; grain and texture hide them by a few grey levels out of a
+    range of sixty and more. Everything is a function of (seed, split, index, size, variant).
+    """
+
+    def __init__(
+        self,
+        split: str,
+        *,
+        size: int = 128,
+        variant: Variant = "binary",
+        count: int = 1000,
+        raters: int = 4,
+        seed: int = 0,
+    ) -> None:
+        if split not in SPLITS:
+            raise unknown_name("split of phantom", split, SPLITS)
+        options = {"size": size, "variant": variant, "count": count, "raters": raters, "seed": seed}
+        self.split = split
+        self.config = PhantomConfig.parse(options, where="phantom")
+        names = CLASS_NAMES[self.config.variant]
+        self.info = DatasetInfo(name="phantom", num_classes=len(names), image_channels=1, class_names=names)
+        self._cache: dict[int, _Case] = {}
+
+    def __len__(self) -> int:
+        return self.config.count
+
+    def __getitem__(self, index: int) -> Example:
+        index = range(len(self))[index]
+        case = self._case(index)
+        spacing = FIELD_MM / self.config.size
+        name = f"phantom-{self.split}-{index:05d}"
+        return Example(
+            image=self.info.normalisation(torch.from_numpy(case.image)[None]),
+            labels=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),
+            id=name,
+            group=name,
+            spacing=(spacing, spacing),
+        )
+
+    def truth(self, index: int) -> Truth:
+        """The distribution the raters of this image are drawn from. probabilities: "m" float64."""
+        case = self._case(index)
+        modes = torch.from_numpy(case.modes.astype(np.int64))
+        return Truth(modes, torch.from_numpy(case.probabilities.copy()), MODE_NAMES[self.config.variant])
+
+    def raw(self, index: int) -> np.ndarray:
+        """The image before normalisation, "h w" uint8."""
+        return self._case(index).image.copy()
+
+    def draw(self, index: int, n: int, seed: int) -> Tensor:
+        """n fresh label maps "n h w" from the truth: the perfect sampler. Map i does not depend on n."""
+        index = range(len(self))[index]
+        return _pick(self._case(index), n, self._rng(index, DRAW_STREAM, seed))
+
+    def _rng(self, index: int, *stream: int) -> np.random.Generator:
+        return np.random.default_rng((self.config.seed, SPLITS[self.split], index, *stream))
+
+    def _case(self, index: int) -> _Case:
+        index = range(len(self))[index]
+        if index in self._cache:
+            return self._cache[index]
+        case = _make_case(self._rng(index), self.config.size, self.config.variant)
+        # A full cache keeps what it has: under shuffled epochs, evicting would only trade one hit for another.
+        if (len(self._cache) + 1) * (case.image.nbytes + case.modes.nbytes) <= CACHE_BYTES:
+            self._cache[index] = case
+        return case
+
+
+@dataclass(frozen=True)
+class _Case:
+    """image: "h w" uint8; modes: "m h w" uint8; probabilities: "m" float64."""
+
+    image: np.ndarray
+    modes: np.ndarray
+    probabilities: np.ndarray
+
+
+def _pick(case: _Case, n: int, rng: np.random.Generator) -> Tensor:
+    """n modes drawn with their probabilities, "n h w" int64."""
+    chosen = rng.choice(len(case.modes), size=n, p=case.probabilities)
+    return torch.from_numpy(case.modes[chosen].astype(np.int64))
+
+
+def _make_case(rng: np.random.Generator, size: int, variant: Variant) -> _Case:
+    scene = _draw_scene(rng)
+    image, core, whole, vessel = _render(scene, rng, size)
+    modes = _binary_modes(core, whole) if variant == "binary" else _multiclass_modes(core, whole, vessel)
+    return _Case(image, modes, _probabilities(scene.nodule, variant))
+
+
+# --- the raters -------------------------------------------------------------------------------------------
+
+
+def _smooth_step(value: np.ndarray | float, low: float, high: float) -> np.ndarray | float:
+    """0 below `low`, 1 above `high`, a smooth cubic between."""
+    u = np.clip((value - low) / (high - low), 0.0, 1.0)
+    return u * u * (3.0 - 2.0 * u)
+
+
+def _probabilities(nodule: _Nodule, variant: Variant) -> np.ndarray:
+    """The raters' decisions, a function of the three visible contrasts alone."""
+    nothing = 0.70 - 0.65 * _smooth_step(nodule.halo + nodule.gap, *CORE_CONTRAST)
+    halo = 0.1 + 0.8 * _smooth_step(nodule.halo, *HALO_CONTRAST)
+    solid = 0.9 - 0.8 * _smooth_step(nodule.gap, *GAP_CONTRAST)
+    with_halo = [halo] if variant == "binary" else [halo * (1.0 - solid), halo * solid]
+    something = 1.0 - nothing
+    return np.array([nothing, something * (1.0 - halo), *(something * p for p in with_halo)])
+
+
+def _binary_modes(core: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.stack([np.zeros_like(core), core, whole]).astype(np.uint8)
+
+
+def _multiclass_modes(core: np.ndarray, whole: np.ndarray, vessel: np.ndarray) -> np.ndarray:
+    only_vessel = np.where(vessel & ~whole, 3, 0).astype(np.uint8)
+    with_core = np.where(core, 1, only_vessel)
+    with_halo = np.where(whole & ~core, 2, with_core)
+    all_solid = np.where(whole, 1, only_vessel)
+    return np.stack([only_vessel, with_core, with_halo, all_solid]).astype(np.uint8)
+
+
+# --- the scene: what is drawn before any pixel exists ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Nodule:
+    """Centre, mean radii of core and halo, their lobes (order, amplitude, phase), edges and contrasts."""
+
+    x: float
+    y: float
+    radius: float
+    growth: float
+    core_lobes: np.ndarray
+    halo_lobes: np.ndarray
+    core_edge: float
+    halo_edge: float
+    halo: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class _Tube:
+    """A curved capsule: origin, heading, length, the lateral course bend·s² + wave·sin(4s), two radii."""
+
+    x: float
+    y: float
+    heading: float
+    length: float
+    bend: float
+    wave: float
+    start: float
+    end: float
+    contrast: float
+
+    def at(self, s: float) -> tuple[float, float, float]:
+        """Point and heading after the way s along the axis."""
+        lateral, slope = _course(s, self.bend, self.wave)
+        cos, sin = np.cos(self.heading), np.sin(self.heading)
+        return (
+            self.x + s * cos - lateral * sin,
+            self.y + s * sin + lateral * cos,
+            self.heading + np.arctan(slope),
+        )
+
+
+@dataclass(frozen=True)
+class _Wall:
+    """The chest wall: everything beyond the curve `depth - curve·s²` in direction `heading`."""
+
+    heading: float
+    depth: float
+    curve: float
+    brightness: float
+    rib: float
+
+
+@dataclass(frozen=True)
+class _Scene:
+    level: float
+    slope: tuple[float, float]
+    nodule: _Nodule
+    feeder: _Tube
+    distractors: tuple[_Tube, ...]
+    wall: _Wall | None
+
+
+def _draw_scene(rng: np.random.Generator) -> _Scene:
+    hilum = rng.uniform(0.0, 2.0 * np.pi)
+    nodule = _draw_nodule(rng)
+    wall = _draw_wall(rng, hilum + np.pi) if rng.random() < 0.45 else None
+    trees = [tube for _ in range(rng.integers(2, 5)) for tube in _draw_tree(rng, hilum)]
+    dots = [_draw_dot(rng, nodule) for _ in range(rng.integers(2, 7))]
+    return _Scene(
+        level=rng.uniform(30.0, 52.0),
+        slope=tuple(rng.uniform(-6.0, 6.0, 2)),
+        nodule=nodule,
+        feeder=_draw_feeder(rng, nodule, hilum),
+        distractors=(*trees, *dots),
+        wall=wall,
+    )
+
+
+def _draw_nodule(rng: np.random.Generator) -> _Nodule:
+    radius = rng.uniform(0.15, 0.235)
+    overlap = rng.uniform(0.35, 0.52)  # the share of the whole nodule that is core
+    return _Nodule(
+        *rng.uniform(-0.12, 0.12, 2),
+        radius=radius,
+        growth=1.0 / np.sqrt(overlap),
+        core_lobes=_draw_lobes(rng, (0.12, 0.08, 0.06, 0.04)),
+        halo_lobes=_draw_lobes(rng, (0.06, 0.06, 0.05, 0.04)),
+        core_edge=rng.uniform(0.014, 0.026),
+        halo_edge=rng.uniform(0.020, 0.036),
+        halo=rng.uniform(*HALO_CONTRAST),
+        gap=rng.uniform(*GAP_CONTRAST),
+    )
+
+
+def _draw_lobes(rng: np.random.Generator, amplitudes: tuple[float, ...]) -> np.ndarray:
+    """Complex coefficients of the angular orders 2, 3, ... of an outline."""
+    phase = rng.uniform(0.0, 2.0 * np.pi, len(amplitudes))
+    return rng.uniform(0.3, 1.0, len(amplitudes)) * amplitudes * np.exp(1j * phase)
+
+
+def _draw_wall(rng: np.random.Generator, heading: float) -> _Wall:
+    return _Wall(
+        heading=heading + rng.uniform(-0.5, 0.5),
+        depth=rng.uniform(0.68, 0.92),
+        curve=rng.uniform(0.08, 0.30),
+        brightness=rng.uniform(185.0, 215.0),
+        rib=rng.uniform(-0.6, 0.6),
+    )
+
+
+def _draw_feeder(rng: np.random.Generator, nodule: _Nodule, hilum: float) -> _Tube:
+    """Starts at the rim of the core, so that it touches the nodule however far a rater takes it to reach."""
+    heading = hilum + rng.uniform(-0.6, 0.6)
+    return _Tube(
+        x=nodule.x + nodule.radius * np.cos(heading),
+        y=nodule.y + nodule.radius * np.sin(heading),
+        heading=heading,
+        length=1.8,
+        bend=rng.uniform(-0.22, 0.22),
+        wave=rng.uniform(-0.03, 0.03),
+        start=rng.uniform(0.034, 0.040),
+        end=rng.uniform(0.05, 0.075),
+        contrast=rng.uniform(105.0, 140.0),
+    )
+
+
+def _draw_tree(rng: np.random.Generator, hilum: float) -> list[_Tube]:
+    """A trunk that comes from the hilum, and its branches, thinner than what they leave."""
+    side = rng.uniform(-1.1, 1.1)
+    radius = rng.uniform(0.022, 0.055)
+    trunk = _Tube(
+        x=1.25 * np.cos(hilum) - side * np.sin(hilum),
+        y=1.25 * np.sin(hilum) + side * np.cos(hilum),
+        heading=hilum + np.pi + rng.uniform(-0.45, 0.45),
+        length=rng.uniform(1.0, 2.0),
+        bend=rng.uniform(-0.2, 0.2),
+        wave=rng.uniform(-0.04, 0.04),
+        start=radius,
+        end=0.3 * radius,
+        contrast=rng.uniform(75.0, 140.0),
+    )
+    return [trunk, *(_draw_branch(rng, trunk) for _ in range(rng.integers(1, 4)))]
+
+
+def _draw_branch(rng: np.random.Generator, parent: _Tube) -> _Tube:
+    s = rng.uniform(0.3, 0.85) * parent.length
+    x, y, heading = parent.at(s)
+    radius = parent.start + (parent.end - parent.start) * s / parent.length
+    return _Tube(
+        x=x,
+        y=y,
+        heading=heading + rng.choice((-1.0, 1.0)) * rng.uniform(0.35, 0.95),
+        length=rng.uniform(0.35, 0.9),
+        bend=rng.uniform(-0.35, 0.35),
+        wave=rng.uniform(-0.03, 0.03),
+        start=0.85 * radius,
+        end=0.3 * radius,
+        contrast=0.9 * parent.contrast,
+    )
+
+
+def _draw_dot(rng: np.random.Generator, nodule: _Nodule) -> _Tube:
+    """A vessel cut across: a very short tube."""
+    angle, distance = rng.uniform(0.0, 2.0 * np.pi), rng.uniform(0.5, 1.25)
+    radius = rng.uniform(0.014, 0.042)
+    return _Tube(
+        x=nodule.x + distance * np.cos(angle),
+        y=nodule.y + distance * np.sin(angle),
+        heading=rng.uniform(0.0, np.pi),
+        length=rng.uniform(0.1, 1.2) * radius,
+        bend=0.0,
+        wave=0.0,
+        start=radius,
+        end=0.8 * radius,
+        contrast=rng.uniform(60.0, 130.0),
+    )
+
+
+# --- rendering: analytic soft edges on the pixel grid ----------------------------------------------------
+
+
+def _render(
+    scene: _Scene, rng: np.random.Generator, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Image "h w" uint8 and the masks of the core, the whole nodule and the feeding vessel, "h w" bool."""
+    x, y = _grid(size)
+    to_core, to_halo = _nodule_distances(scene.nodule, x, y)
+    texture, mottle = _texture(rng, size)
+    nodule = _nodule_layer(scene.nodule, to_core, to_halo, mottle, size)
+    vessels, feeder = _vessel_layer(scene, x, y, to_halo, size)
+    image = scene.level + scene.slope[0] * x + scene.slope[1] * y + texture + np.maximum(nodule, vessels)
+    if scene.wall is not None:
+        image = _add_wall(image, scene.wall, x, y, mottle, size)
+    image = image + _grain(rng, size)
+    core, whole = _nodule_masks(to_core, to_halo)
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8), core, whole, feeder
+
+
+@lru_cache(maxsize=8)
+def _grid(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixel centres: x "1 w" and y "h 1"."""
+    centres = ((np.arange(size) + 0.5) * 2.0 / size - 1.0).astype(np.float32)
+    return centres[None, :], centres[:, None]
+
+
+def _edge_width(size: int, sharpness: float = 0.010) -> float:
+    """Width of a soft edge: the scanner's blur and the pixel's own area, whichever way they add up."""
+    return float(np.hypot(sharpness, 0.3 * 2.0 / size))
+
+
+def _inside(distance: np.ndarray, width: float) -> np.ndarray:
+    """Share of a pixel inside an outline, from its signed distance: 1 inside, 0 outside, 0.5 on it."""
+    return 0.5 - 0.5 * np.tanh(distance / width)
+
+
+def _nodule_distances(nodule: _Nodule, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Radial distances from the outlines of core and halo, negative inside. The halo follows the core."""
+    dx, dy = x - nodule.x, y - nodule.y
+    rho = np.hypot(dx, dy)
+    turn = (dx + 1j * dy) / (rho + 1e-6)
+    order = turn * turn
+    core, extra = np.ones_like(rho), np.ones_like(rho)
+    for a, b in zip(nodule.core_lobes, nodule.halo_lobes, strict=True):
+        core += (order * np.complex64(a)).real
+        extra += (order * np.complex64(b)).real
+        order = order * turn
+    core *= nodule.radius
+    return rho - core, rho - nodule.growth * core * extra
+
+
+def _nodule_masks(to_core: np.ndarray, to_halo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Core and whole nodule, "h w" bool. On a very coarse grid the nearest pixel stands for the core, and
+    the whole nodule has at least one pixel more, so that the modes always differ."""
+    core = to_core <= max(0.0, to_core.min())
+    enough = np.partition(to_halo, core.sum(), axis=None)[core.sum()]
+    return core, core | (to_halo <= max(0.0, enough))
+
+
+def _nodule_layer(
+    nodule: _Nodule, to_core: np.ndarray, to_halo: np.ndarray, mottle: np.ndarray, size: int
+) -> np.ndarray:
+    halo = nodule.halo * (1.0 + 0.10 * mottle) * _inside(to_halo, _edge_width(size, nodule.halo_edge))
+    return halo + nodule.gap * _inside(to_core, _edge_width(size, nodule.core_edge))
+
+
+def _vessel_layer(
+    scene: _Scene, x: np.ndarray, y: np.ndarray, to_halo: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Brightness of all vessels, and the mask of the feeding one."""
+    tubes = (scene.feeder, *scene.distractors)
+    distance, radius = _tube_distances(tubes, x, y)
+    width = _edge_width(size)
+    # A blurred slab: thin tubes lose brightness instead of breaking up on coarse grids.
+    slab = np.tanh((radius + distance) / width) + np.tanh((radius - distance) / width)
+    contrast = np.array([0.5 * tube.contrast for tube in tubes], np.float32)[:, None, None]
+    layers = slab * contrast
+    # The other vessels leave the slice before they reach the nodule: which one feeds it stays unambiguous.
+    layers[1:] *= _smooth_step(to_halo, 0.03, 0.15)
+    feeder = distance[0] <= np.maximum(radius[0], 0.6 * 2.0 / size)
+    return layers.max(0), feeder
+
+
+def _course(s: np.ndarray | float, bend: np.ndarray | float, wave: np.ndarray | float) -> tuple:
+    """Lateral offset of a tube after the way s along its heading, and the slope of its course."""
+    return bend * s * s + wave * np.sin(4.0 * s), 2.0 * bend * s + 4.0 * wave * np.cos(4.0 * s)
+
+
+def _tube_distances(tubes: tuple[_Tube, ...], x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distance of each pixel from the axis of each tube, and the radius there: two "v h w" arrays."""
+    rows = [
+        (t.x, t.y, np.cos(t.heading), np.sin(t.heading), t.length, t.bend, t.wave, t.start, t.end)
+        for t in tubes
+    ]
+    table = np.array(rows, np.float32).T[:, :, None, None]
+    ox, oy, cos, sin, length, bend, wave, start, end = table
+    dx, dy = x - ox, y - oy
+    along = dx * cos + dy * sin
+    s = np.clip(along, 0.0, length)
+    lateral, slope = _course(s, bend, wave)
+    across = dy * cos - dx * sin - lateral
+    beyond = along - s
+    distance = np.sqrt(across * across / (1.0 + slope * slope) + beyond * beyond)
+    return distance, start + (end - start) * (s / length)
+
+
+def _add_wall(
+    image: np.ndarray, wall: _Wall, x: np.ndarray, y: np.ndarray, mottle: np.ndarray, size: int
+) -> np.ndarray:
+    """Pleura and muscle, a darker layer of fat, and a rib cut lengthwise."""
+    cos, sin = np.cos(wall.heading), np.sin(wall.heading)
+    along = y * cos - x * sin
+    depth = x * cos + y * sin - wall.depth + wall.curve * along * along
+    rib = np.hypot((along - wall.rib) / 0.42, (depth - 0.16) / 0.085)
+    width = _edge_width(size)
+    tissue = wall.brightness + 5.0 * mottle
+    tissue = tissue - 45.0 * _inside(0.25 - depth, 0.05)
+    tissue = tissue + 48.0 * _inside(rib - 1.0, 0.25) - 22.0 * _inside(rib - 0.55, 0.3)
+    return image + (tissue - image) * _inside(-depth, width)
+
+
+@lru_cache(maxsize=32)
+def _smoother(size: int, knots: int, width: float) -> np.ndarray:
+    """Gaussian bumps "size knots" whose rows have norm 1, so smoothed white noise keeps variance 1."""
+    centres = np.linspace(-1.0, 1.0, knots)
+    weights = np.exp(-0.5 * ((_grid(size)[1] - centres) / width) ** 2)
+    return (weights / np.linalg.norm(weights, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _smooth_noise(rng: np.random.Generator, size: int, knots: int, width: float) -> np.ndarray:
+    """Correlated noise "h w" of mean 0 and variance 1."""
+    basis = _smoother(size, knots, width)
+    return basis @ rng.standard_normal((knots, knots), np.float32) @ basis.T
+
+
+def _texture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The parenchyma's texture in grey levels, and its finest octave alone, with variance 1."""
+    coarse = _smooth_noise(rng, size, 6, 0.30)
+    middle = _smooth_noise(rng, size, 16, 0.10)
+    mottle = _smooth_noise(rng, size, 36, 0.045)
+    return 3.0 * coarse + 3.0 * middle + 3.0 * mottle, mottle
+
+
+def _grain(rng: np.random.Generator, size: int) -> np.ndarray:
+    """The scanner's noise. Larger pixels average more of it away."""
+    return min(6.5 * np.sqrt(size / 128.0), 9.0) * _smooth_noise(rng, size, size, 0.011)

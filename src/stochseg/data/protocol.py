@@ -1,0 +1,47 @@
+"""What a data set is, and the registry that finds one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from stochseg.errors import unknown_name
+from stochseg.types import DatasetInfo, Example, Truth
+
+
+@runtime_checkable
+class SegmentationData(Protocol):
+    """One split of a data set: indexable, with the facts a model needs."""
+
+    info: DatasetInfo
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Example: ...
+
+
+@runtime_checkable
+class KnownTruth(Protocol):
+    """A data set whose conditional distribution over label maps is known."""
+
+    def truth(self, index: int) -> Truth: ...
+
+
+Opener = Callable[..., SegmentationData]
+DATASETS: dict[str, Opener] = {}
+
+
+def register_dataset(name: str) -> Callable[[Opener], Opener]:
+    """Decorator: make `open_dataset(name, split, **options)` find this function or class."""
+
+    def add(opener: Opener) -> Opener:
+        DATASETS[name] = opener
+        return opener
+
+    return add
+
+
+def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
+    """Open one split ("train", "val" or "test") of a registered data set."""
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    return DATASETS[name](split, **options)

@@ -1,0 +1,178 @@
+"""The interface of every stochastic segmenter: `forward` gives a loss, `sample` gives plausible label maps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stochseg.config import Config
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo, Samples
+
+Key = tuple[int, ...]
+"""Whole numbers that name a stream of randomness, e.g. (seed, step, example)."""
+
+Progress = Callable[[int, int], None]
+"""(network calls done, network calls in all)."""
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to sample; None means the model's default."""
+
+    steps: int | None = None
+    sampler: str | None = None
+    progress: Progress | None = None
+
+
+class StochasticSegmenter(nn.Module):
+    """Everything above the models knows only this class.
+
+    A subclass declares `Config`, is registered under a name, and writes `loss` and `draw`.
+    """
+
+    name: ClassVar[str] = "unregistered"
+    Config: ClassVar[type[Config]] = Config
+
+    def __init__(self, info: DatasetInfo, config: Config):
+        super().__init__()
+        self.info = info
+        self.config = config
+
+    @property
+    def num_classes(self) -> int:
+        return self.info.num_classes
+
+    @property
+    def image_channels(self) -> int:
+        return self.info.image_channels
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    # ------------------------------------------------------------------ what a subclass writes
+
+    def loss(self, image: Tensor, labels: Tensor, mask: Tensor | None, keys: Sequence[Key]) -> dict[str, Tensor]:
+        """Inputs as in `forward`, checked. Returns at least {"loss": scalar}."""
+        raise NotImplementedError
+
+    def draw(
+        self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions
+    ) -> Samples:
+        """image: "b c h w", checked. keys: one an image; sample i of an image uses (*key, i)."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ what a caller uses
+
+    def forward(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None = None, keys: Sequence[Key] | None = None
+    ) -> dict[str, Tensor]:
+        """The training loss of a batch.
+
+        image: "b c h w" normalised; labels: "b k h w", the maps of k raters, of which the model draws its own;
+        mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out).
+        """
+        self._check_image(image)
+        self._check_labels(image, labels, mask)
+        if keys is None:
+            keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
+        return self.loss(image, labels, mask, keys)
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        image: Any,
+        n: int,
+        *,
+        seed: int = 0,
+        steps: int | None = None,
+        sampler: str | None = None,
+        progress: Progress | None = None,
+    ) -> Samples:
+        """Draw n plausible label maps an image.
+
+        image: a numpy array "h w" or "h w c" or a PIL image with raw intensities, or a tensor "b c h w" already
+        normalised. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbours.
+        steps, sampler: for iterative models; None takes the model's defaults.
+        """
+        if n < 1:
+            raise UserError(f"sample: n must be at least 1, got {n}")
+        if seed < 0:
+            raise UserError(f"sample: seed must not be negative, got {seed}")
+        batch = self.prepare(image).to(self.device)
+        keys = [(seed, image_key(x)) for x in batch]
+        was_training = self.training
+        self.eval()
+        try:
+            return self.draw(batch, n, keys, seed, SamplingOptions(steps, sampler, progress))
+        finally:
+            self.train(was_training)
+
+    def prepare(self, image: Any) -> Tensor:
+        """Any accepted image as a checked tensor "b c h w"; raw intensities are normalised."""
+        if isinstance(image, Tensor):
+            self._check_image(image)
+            return image
+        raw = np.asarray(image)
+        if raw.ndim == 2:
+            raw = raw[..., None]
+        if raw.ndim != 3 or raw.dtype.kind not in "buif":
+            raise UserError(
+                f'image: expected an array "h w" or "h w c", a PIL image or a tensor "b c h w" of numbers, '
+                f"got {type(image).__name__} of shape {raw.shape} and type {raw.dtype}"
+            )
+        if raw.shape[-1] != self.image_channels:
+            raise UserError(
+                f'image "h w c": this model was trained on {self.image_channels} channel(s), got {raw.shape[-1]}; '
+                + ("convert it to grey scale" if self.image_channels == 1 else "convert it to that number of channels")
+            )
+        tensor = torch.from_numpy(np.ascontiguousarray(raw.astype(np.float32))).permute(2, 0, 1)[None]
+        batch = self.info.normalisation(tensor)
+        self._check_image(batch)
+        return batch
+
+    def _check_image(self, image: Tensor) -> None:
+        if image.ndim != 4 or not image.is_floating_point():
+            raise UserError(
+                f'image "b c h w": expected a float tensor of 4 dimensions, got {tuple(image.shape)} {image.dtype}; '
+                "pass raw intensities as a numpy array instead"
+            )
+        if image.shape[1] != self.image_channels:
+            raise UserError(f'image "b c h w": expected c={self.image_channels}, got shape {tuple(image.shape)}')
+        if image.numel() == 0:
+            raise UserError(f'image "b c h w": empty, shape {tuple(image.shape)}')
+        if not bool(torch.isfinite(image).all()):
+            bad = int((~torch.isfinite(image)).sum())
+            raise UserError(f"image: {bad} value(s) are NaN or infinite; replace them before segmenting")
+
+    def _check_labels(self, image: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        size = (image.shape[0], *image.shape[2:])
+        if labels.ndim != 4 or (labels.shape[0], *labels.shape[2:]) != size or labels.shape[1] < 1:
+            raise UserError(
+                f'labels "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, with k >= 1 raters, '
+                f"got shape {tuple(labels.shape)}"
+            )
+        if labels.is_floating_point():
+            raise UserError(f"labels: expected integers, got {labels.dtype}; convert with labels.long()")
+        if mask is not None and mask.shape != labels.shape:
+            raise UserError(f"mask: expected the labels' shape {tuple(labels.shape)}, got {tuple(mask.shape)}")
+        counted = labels if mask is None else labels.masked_fill(~mask, 0)
+        low, high = (int(v) for v in torch.aminmax(counted))
+        if low < 0 or high >= self.num_classes:
+            raise UserError(
+                f"labels: expected values in 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
+                "give void pixels by mask (ignore in the data set's info), or create the model with more classes"
+            )
+
+
+def image_key(image: Tensor) -> int:
+    """A number that names the image by its content, so that its noise follows it into any batch."""
+    array = np.ascontiguousarray(image.detach().cpu().float().numpy())
+    return int.from_bytes(hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,144 @@
+"""Models on disk: a folder with `model.safetensors` and `config.json`. No pickle, no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stochseg.errors import UserError, unknown_name
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.registry import MODELS, parse_config
+from stochseg.types import DatasetInfo
+
+FORMAT = "stochseg-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+
+def save(model: StochasticSegmenter, path: str | Path, *, state: dict[str, Tensor] | None = None) -> Path:
+    """Write the model as a folder, all or nothing; an existing model there is replaced.
+
+    state: weights to store instead of the model's own (their moving average, say).
+    """
+    path = Path(path)
+    with replaced_folder(path) as folder:
+        write_model(model, folder, state=state)
+    return path
+
+
+def write_model(model: StochasticSegmenter, folder: Path, *, state: dict[str, Tensor] | None = None) -> None:
+    """The two files of a model, into a folder that exists."""
+    weights = {k: v.detach().cpu().contiguous() for k, v in (state or model.state_dict()).items()}
+    save_file(weights, folder / WEIGHTS)
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model.name,
+        "config": model.config.model_dump(mode="json"),
+        "info": model.info.model_dump(mode="json"),
+    }
+    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticSegmenter:
+    """Read a model folder, or a run folder (its best checkpoint, or the last if there is none yet)."""
+    folder = find_model(Path(path))
+    description = read_json(folder / CONFIG)
+    if description.get("format") != FORMAT:
+        raise UserError(f"{folder / CONFIG}: expected format {FORMAT!r}, got {description.get('format')!r}; not a stochseg model")
+    if description.get("version") != VERSION:
+        raise UserError(
+            f"{folder / CONFIG}: written in version {description.get('version')!r} of the format, this stochseg reads {VERSION}; "
+            "upgrade stochseg"
+        )
+    name = description.get("model")
+    if name not in MODELS:
+        raise unknown_name(f"model (in {folder / CONFIG})", name, MODELS)
+    info = DatasetInfo.parse(description.get("info", {}), where=f"{folder / CONFIG}: info")
+    model = MODELS[name](info, parse_config(MODELS[name], description.get("config", {})))
+    load_weights(model, folder / WEIGHTS)
+    return model.to(device).eval()
+
+
+def find_model(path: Path) -> Path:
+    """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
+    candidates = [path, path / "best", path / "last"]
+    for folder in candidates:
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            return folder
+    if not path.exists():
+        raise UserError(f"no model at {path}: no such folder; give a run folder or a folder written by stochseg.save")
+    raise UserError(f"no model at {path}: expected {WEIGHTS} and {CONFIG} there, or in its best/ or last/")
+
+
+def load_weights(model: StochasticSegmenter, file: Path) -> None:
+    """Fill the model from a safetensors file that holds exactly its tensors."""
+    weights = read_tensors(file)
+    expected = model.state_dict()
+    missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    if missing or extra:
+        raise UserError(
+            f"{file} belongs to another model than {model.name!r}: {len(missing)} tensors missing"
+            f"{_first(missing)}, {len(extra)} unknown{_first(extra)}; keep config.json and model.safetensors together"
+        )
+    for key, value in weights.items():
+        if value.shape != expected[key].shape:
+            raise UserError(
+                f"{file}: tensor {key!r} has shape {tuple(value.shape)}, config.json asks for {tuple(expected[key].shape)}; "
+                "the two files are of different models"
+            )
+    model.load_state_dict(weights)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing; the checkpoint is not complete") from None
+    except SafetensorError as error:
+        raise UserError(f"{file} cannot be read ({error}); it is damaged or cut short: copy or train it again") from None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing; the checkpoint is not complete") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not valid JSON ({error}); it is damaged or cut short") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: expected a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _first(keys: list[str]) -> str:
+    return f" (first: {keys[0]!r})" if keys else ""
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        old = scratch.with_name(scratch.name + ".old")
+        if path.exists():
+            os.replace(path, old)
+        os.replace(scratch, path)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

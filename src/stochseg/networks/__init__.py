@@ -1,0 +1,18 @@
+"""Networks: shapes in, logits out."""
+
+from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser, pad_to_multiple
+from stochseg.networks.encoders import ENCODERS, HogEncoder, ImageEncoder, make_encoder
+from stochseg.networks.unet import UNet, UNetConfig
+
+__all__ = [
+    "ENCODERS",
+    "ConcatUNet",
+    "Condition",
+    "Denoiser",
+    "HogEncoder",
+    "ImageEncoder",
+    "UNet",
+    "UNetConfig",
+    "make_encoder",
+    "pad_to_multiple",
+]
