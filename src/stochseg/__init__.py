@@ -1,8 +1,8 @@
 """stochseg: sample the plausible label maps of an image.
 
-    model = stochseg.load("runs/demo")
-    out = model.sample(image, n=16, seed=0)
-    out.labels, out.mean, out.entropy, out.fused()
+model = stochseg.load("runs/demo")
+out = model.sample(image, n=16, seed=0)
+out.labels, out.mean, out.entropy, out.fused()
 """
 
 from importlib import import_module

@@ -1,0 +1,238 @@
+"""The command `stochseg`. Heavy imports wait inside the commands, so that help is instant."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from stochseg._version import __version__
+from stochseg.errors import UserError
+
+app = typer.Typer(
+    name="stochseg",
+    help="Sample the plausible label maps of an image. Begin with: stochseg demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+messages = Console(stderr=True)
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
+Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
+SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo")) -> None:
+    """Train a small model on synthetic slices and show what it does: minutes on two cores, nothing to download."""
+    from stochseg.demo import run_demo
+
+    run_demo(out, console)
+
+
+@app.command(
+    epilog="Recipes: phantom-tiny (synthetic, minutes on two cores); lidc-9m, lidc-41m, cityscapes-30m (the paper's; "
+    "they need their data and a GPU). Several GPUs: torchrun --nproc-per-node 4 -m stochseg train …"
+)
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, or a YAML file of the same form (RUN/train.yaml is one).")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes, e.g. steps=2000 lr=5e-4 model.options.base=32.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train a model. The run folder gets best/ and last/ checkpoints, TensorBoard logs and sample pictures."""
+    from stochseg.recipes import find_recipe
+    from stochseg.training import train as run
+
+    config = find_recipe(recipe, overrides or [])
+    out = out or Path("runs") / Path(recipe).stem
+    try:
+        run(config, out, resume=resume, device=device, console=messages)
+    except KeyboardInterrupt:
+        messages.print(
+            f"\nstopped; go on with: stochseg train {' '.join([recipe, *(overrides or [])])} --out {out} --resume"
+        )
+        raise
+    console.print(f"done: {out}. Next: stochseg evaluate {out}", highlight=False)
+
+
+@app.command()
+def sample(
+    model: Annotated[Path, typer.Argument(help="A run folder or a saved model.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, TIFF …")],
+    out: Annotated[Path, typer.Option(help="Where to write, one folder an image.")] = Path("samples"),
+    samples: Samples = 16,
+    steps: Steps = None,
+    sampler: SamplerName = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Draw plausible label maps of images: label PNGs, mean, entropy, an overview picture, and all in samples.npz."""
+    from rich.progress import Progress
+
+    from stochseg.evaluation.outputs import read_image, write_samples
+    from stochseg.models import load
+    from stochseg.training.distributed import pick_device
+
+    files = [(file, read_image(file)) for file in images]
+    network = load(model, device=pick_device(device))
+    prepared = [(file, network.prepare(image)) for file, image in files]
+    with Progress(console=messages, transient=True) as bar:
+        for file, image in prepared:
+            task = bar.add_task(file.name)
+            drawn = network.sample(
+                image,
+                samples,
+                seed=seed,
+                steps=steps,
+                sampler=sampler,
+                progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),
+            )
+            folder = write_samples(out / file.stem, image.cpu(), drawn.to("cpu"), network.info)
+            console.print(f"{file} -> {folder}/overview.png", highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, as `train` writes it.")],
+    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 100,
+    steps: Steps = None,
+    sampler: SamplerName = None,
+    seed: Seed = 0,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    curve: Annotated[
+        str | None, typer.Option(help="Also quality against these numbers of steps, e.g. 5,10,25,250.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write. Default: RUN/evaluation.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Compare a model's samples with the raters: GED, HM-IoU, diversity, mIoU, calibration, time. Writes a table,
+    JSON, CSV and a picture."""
+    from rich.progress import Progress
+
+    from stochseg import evaluation
+    from stochseg.models import load
+    from stochseg.training import open_split, read_config
+    from stochseg.training.distributed import pick_device
+    from stochseg.training.loop import CONFIG_FILE
+
+    points = _numbers("--curve", curve)
+    config = read_config(run / CONFIG_FILE)
+    data = open_split(config, split)
+    network = load(run, device=pick_device(device))
+    folder = out or run / "evaluation"
+    options = {"samples": samples, "sampler": sampler, "seed": seed, "limit": limit}
+    with Progress(console=messages, transient=True) as bar:
+        task = bar.add_task("evaluating")
+        result = evaluation.evaluate(
+            network,
+            data,
+            steps=steps,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            **options,
+        )
+    console.print(evaluation.table(result))
+    evaluation.write_results(result, folder)
+    info = data.info
+    evaluation.write_figure(evaluation.qualitative(result.kept, info), folder / "samples.png")
+    if points:
+        metrics = evaluation.steps_curve(network, data, points, **options)
+        name = sampler or getattr(network.config, "sampler", network.name)
+        n = min(16, samples)
+        evaluation.write_figure(evaluation.quality_against_steps({name: metrics}, n=n), folder / "steps.png")
+    console.print(f"written to {folder}", highlight=False)
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument(help="A run folder, a saved model, or a recipe (fresh weights).")] = "lidc-9m",
+    samples: Samples = 16,
+    steps: Annotated[str, typer.Option(help="Network evaluations a sample, several by comma.")] = "5",
+    size: Annotated[int, typer.Option(min=1, help="Height and width of the image.")] = 128,
+    out: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure what sampling costs: seconds, GFLOP, and the share of the reverse mathematics."""
+    from rich.table import Table
+
+    from stochseg.evaluation.bench import bench as measure
+    from stochseg.evaluation.evaluate import write_csv
+    from stochseg.models import load
+    from stochseg.recipes import RECIPES, fresh_model
+    from stochseg.training.distributed import pick_device
+
+    chosen = pick_device(device)
+    network = fresh_model(model).to(chosen) if model in RECIPES else load(model, device=chosen)
+    rows = measure(network, (size, size), samples=samples, steps=_numbers("--steps", steps))
+    table = Table(title=f"{model}: {samples} samples of one {size}×{size} image on {chosen}")
+    for key in rows[0]:
+        table.add_column(key.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+    if out is not None:
+        write_csv(out, rows)
+
+
+def _numbers(option: str, text: str | None) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
+    if any(number < 1 for number in numbers):
+        raise UserError(f"{option}: numbers of steps begin at 1, got {text!r}")
+    return numbers
+
+
+def main() -> NoReturn:
+    """Run the command: 0 done, 2 the user's mistake, 130 stopped by the user."""
+    # A job manager's polite stop ends like Ctrl-C: with a checkpoint.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    try:
+        app()
+    except UserError as error:
+        messages.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _plain(error: UserError) -> str:
+    from rich.markup import escape
+
+    return escape(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -116,7 +116,7 @@ class Batch:
         sizes = {(tuple(e.image.shape[-2:]), tuple(e.labels.shape[-2:])) for e in examples}
         if len(sizes) != 1 or any(a != b for a, b in sizes):
             raise UserError(
-                f"examples of one batch must share one size, image and labels alike; got (image, labels) {sorted(sizes)}; "
+                f"a batch must share one size, image and labels alike; got (image, labels) {sorted(sizes)}; "
                 "resize or crop them in the data set, or use batch_size=1"
             )
         k = max(len(e.labels) for e in examples)

@@ -83,7 +83,7 @@ def test_reverse_is_the_sum_over_x0(process, t, s):
 
 def test_reverse_jumps_compose(process):
     """Chapman–Kolmogorov for a fixed x0: t -> r, then r -> s, is t -> s, for every t > r > s."""
-    for t, r, s in ((t, r, s) for t in range(T + 1) for r in range(t) for s in range(r)):
+    for s, r, t in itertools.combinations(range(T + 1), 3):
         for x_t, x0 in itertools.product(range(L), range(L)):
             first = posterior(process, x_t, np.eye(L)[x0], t, r)
             chained = sum(first[i] * posterior(process, i, np.eye(L)[x0], r, s) for i in range(L))

@@ -40,7 +40,8 @@ class SeededNoise:
     its own key and on how many numbers it drew before, never on its neighbours or on the device."""
 
     def __init__(self, keys: Iterable[tuple[int, ...]], device: torch.device | str = "cpu"):
-        self.streams = [np.random.default_rng(key) for key in keys]
+        # The length goes first because numpy's seeding does not tell (a, b) from (a, b, 0).
+        self.streams = [np.random.default_rng((len(key), *key)) for key in keys]
         self.device = device
 
     def uniform(self, shape: Sequence[int]) -> Tensor:

@@ -9,7 +9,12 @@ from stochseg.core.process import CategoricalProcess
 
 
 def kl_terms(
-    process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None = None
+    process: CategoricalProcess,
+    log_p0: Tensor,
+    x0: Tensor,
+    x_t: Tensor,
+    t: Tensor,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """KL( q(x_{t-1} | x_t, x0) || p(x_{t-1} | x_t, image) ) a pixel, "b h w" (CCDM Eq. kl_div).
 

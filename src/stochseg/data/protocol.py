@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from stochseg.errors import unknown_name
+from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Example, Truth
 
 
@@ -44,4 +45,12 @@ def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
     """Open one split ("train", "val" or "test") of a registered data set."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    return DATASETS[name](split, **options)
+    opener = DATASETS[name]
+    parameters = list(inspect.signature(opener).parameters.values())[1:]
+    for key in options:
+        if key not in {p.name for p in parameters}:
+            raise unknown_name(f"option of data set {name!r}:", key, (p.name for p in parameters))
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in options]
+    if missing:
+        raise UserError(f"data set {name!r} needs {', '.join(missing)}; give it as data.options.{missing[0]}=...")
+    return opener(split, **options)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from stochseg.types import Example
+from stochseg.types import DatasetInfo, Example
+
+Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
+
+JITTER = 0.5
+"""The paper's colour jitter on Cityscapes: factors of 1 ± 0.5."""
 
 
-def flip_rotate(example: Example, rng: np.random.Generator) -> Example:
+def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """No augmentation."""
+    return example
+
+
+def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
     """One of the 8 flips and quarter turns, all equally likely, jointly on image and label maps.
 
     An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
@@ -19,7 +31,7 @@ def flip_rotate(example: Example, rng: np.random.Generator) -> Example:
     mirror = bool(rng.integers(2))
     turns = int(rng.integers(4)) if height == width else 2 * int(rng.integers(2))
 
-    def move(maps: torch.Tensor) -> torch.Tensor:
+    def move(maps: Tensor) -> Tensor:
         turned = torch.rot90(maps, turns, (-2, -1))
         return (turned.flip(-1) if mirror else turned).contiguous()
 
@@ -27,3 +39,27 @@ def flip_rotate(example: Example, rng: np.random.Generator) -> Example:
     if spacing is not None and turns % 2:
         spacing = (spacing[1], spacing[0])
     return replace(example, image=move(example.image), labels=move(example.labels), spacing=spacing)
+
+
+def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """A mirror image half of the time, and jitter of brightness, contrast and saturation: for photographs."""
+    image, labels = example.image, example.labels
+    if rng.integers(2):
+        image, labels = image.flip(-1), labels.flip(-1).contiguous()
+    raw = info.normalisation.inverse(image)
+    brightness, contrast, saturation = rng.uniform(1 - JITTER, 1 + JITTER, size=3)
+    raw = raw * brightness
+    raw = _mix(raw, raw.mean(), contrast)
+    raw = _mix(raw, raw.mean(0, keepdim=True), saturation)
+    return replace(example, image=info.normalisation(raw.clamp(0, 255)), labels=labels)
+
+
+def _mix(image: Tensor, grey: Tensor, factor: float) -> Tensor:
+    return grey + (image - grey) * factor
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": keep,
+    "flip-rotate": flip_rotate,
+    "flip-jitter": flip_jitter,
+}

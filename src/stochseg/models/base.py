@@ -63,9 +63,7 @@ class StochasticSegmenter(nn.Module):
         """Inputs as in `forward`, checked. Returns at least {"loss": scalar}."""
         raise NotImplementedError
 
-    def draw(
-        self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions
-    ) -> Samples:
+    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """image: "b c h w", checked. keys: one an image; sample i of an image uses (*key, i)."""
         raise NotImplementedError
 
@@ -80,6 +78,8 @@ class StochasticSegmenter(nn.Module):
         mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out).
         """
         self._check_image(image)
+        if mask is not None and mask.shape == labels.shape:
+            labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
         self._check_labels(image, labels, mask)
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
@@ -156,18 +156,17 @@ class StochasticSegmenter(nn.Module):
         size = (image.shape[0], *image.shape[2:])
         if labels.ndim != 4 or (labels.shape[0], *labels.shape[2:]) != size or labels.shape[1] < 1:
             raise UserError(
-                f'labels "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, with k >= 1 raters, '
+                f'labels "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, k >= 1 raters, '
                 f"got shape {tuple(labels.shape)}"
             )
         if labels.is_floating_point():
             raise UserError(f"labels: expected integers, got {labels.dtype}; convert with labels.long()")
         if mask is not None and mask.shape != labels.shape:
             raise UserError(f"mask: expected the labels' shape {tuple(labels.shape)}, got {tuple(mask.shape)}")
-        counted = labels if mask is None else labels.masked_fill(~mask, 0)
-        low, high = (int(v) for v in torch.aminmax(counted))
+        low, high = (int(v) for v in torch.aminmax(labels))
         if low < 0 or high >= self.num_classes:
             raise UserError(
-                f"labels: expected values in 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
+                f"labels: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
                 "give void pixels by mask (ignore in the data set's info), or create the model with more classes"
             )
 
@@ -175,4 +174,6 @@ class StochasticSegmenter(nn.Module):
 def image_key(image: Tensor) -> int:
     """A number that names the image by its content, so that its noise follows it into any batch."""
     array = np.ascontiguousarray(image.detach().cpu().float().numpy())
-    return int.from_bytes(hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little"
+    )

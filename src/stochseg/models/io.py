@@ -57,10 +57,12 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     folder = find_model(Path(path))
     description = read_json(folder / CONFIG)
     if description.get("format") != FORMAT:
-        raise UserError(f"{folder / CONFIG}: expected format {FORMAT!r}, got {description.get('format')!r}; not a stochseg model")
+        raise UserError(
+            f"{folder / CONFIG}: expected format {FORMAT!r}, got {description.get('format')!r}; not a stochseg model"
+        )
     if description.get("version") != VERSION:
         raise UserError(
-            f"{folder / CONFIG}: written in version {description.get('version')!r} of the format, this stochseg reads {VERSION}; "
+            f"{folder / CONFIG}: format version {description.get('version')!r}, this stochseg reads {VERSION}; "
             "upgrade stochseg"
         )
     name = description.get("model")
@@ -96,7 +98,7 @@ def load_weights(model: StochasticSegmenter, file: Path) -> None:
     for key, value in weights.items():
         if value.shape != expected[key].shape:
             raise UserError(
-                f"{file}: tensor {key!r} has shape {tuple(value.shape)}, config.json asks for {tuple(expected[key].shape)}; "
+                f"{file}: tensor {key!r} has shape {tuple(value.shape)}, config.json says {tuple(expected[key].shape)}; "
                 "the two files are of different models"
             )
     model.load_state_dict(weights)
@@ -108,7 +110,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{file} is missing; the checkpoint is not complete") from None
     except SafetensorError as error:
-        raise UserError(f"{file} cannot be read ({error}); it is damaged or cut short: copy or train it again") from None
+        raise UserError(
+            f"{file} cannot be read ({error}); it is damaged or cut short: copy or train it again"
+        ) from None
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -59,7 +59,10 @@ class ConcatUNet(Denoiser):
         self.num_classes = num_classes
         self.encoder = encoder
         self.unet = UNet(
-            num_classes + image_channels, num_classes, config, feature_channels=encoder.channels if encoder else 0
+            num_classes + image_channels,
+            num_classes,
+            config,
+            feature_channels=encoder.channels if encoder else 0,
         )
 
     def encode(self, image: Tensor) -> Condition:

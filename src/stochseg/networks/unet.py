@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.errors import UserError
-from stochseg.networks.blocks import Downsample, ResidualBlock, SelfAttention, TimeEmbedding, Upsample, group_norm, zeroed
+from stochseg.networks.blocks import (
+    Downsample,
+    ResidualBlock,
+    SelfAttention,
+    TimeEmbedding,
+    Upsample,
+    group_norm,
+    zeroed,
+)
 
 FEATURE_STRIDE = 8
 """The paper concatenates image features to the encoder level at 1/8 of the image."""
@@ -18,7 +26,9 @@ class UNetConfig(Config):
     """Shape of a U-Net. The defaults are the paper's LIDC network of 9M parameters."""
 
     base: int = Field(32, ge=1, description="channels of the first level")
-    multipliers: tuple[float, ...] = Field((1, 2, 2, 4, 5), min_length=1, description="channels a level, in units of base")
+    multipliers: tuple[float, ...] = Field(
+        (1, 2, 2, 4, 5), min_length=1, description="channels a level, in units of base"
+    )
     blocks: int = Field(2, ge=1, description="residual blocks a level in the encoder; the decoder has one more")
     attention: tuple[int, ...] = Field((8, 16, 32), description="down-sampling factors with self-attention")
     head_channels: int = Field(32, ge=1, description="channels of an attention head")
@@ -45,7 +55,13 @@ class UNet(nn.Module):
     """Encoder and decoder joined by skip connections after every block and every down-sampling."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, config: UNetConfig, *, feature_channels: int = 0, timed: bool = True
+        self,
+        in_channels: int,
+        out_channels: int,
+        config: UNetConfig,
+        *,
+        feature_channels: int = 0,
+        timed: bool = True,
     ):
         super().__init__()
         self.config = config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from torch import Tensor
@@ -35,7 +36,7 @@ class Sampler(Protocol):
     def __call__(
         self,
         denoise: Denoise,
-        x_T: Tensor,  # noqa: N803  (the paper's letter)
+        x_T: Tensor,
         grid: Grid,
         process: CategoricalProcess,
         noise: Noise,
@@ -45,6 +46,6 @@ class Sampler(Protocol):
 
 def check_grid(grid: Grid, process: CategoricalProcess) -> None:
     """A grid begins at T, falls strictly and stays above 0."""
-    falls = all(a > b for a, b in zip(grid, grid[1:], strict=False))
+    falls = all(a > b for a, b in pairwise(grid))
     if not grid or grid[0] != process.num_steps or not falls or grid[-1] < 1:
         raise UserError(f"a time grid falls strictly from T={process.num_steps} and ends at 1 or above, got {grid}")

@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all their own set-up; python3 and a package registry are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Without an NVIDIA GPU the constraints keep torch at the release whose CPU build is enough.
+CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 || echo "-c constraints-cpu.txt")
+
+.PHONY: demo test lint benchmarks clean
+
+demo: $(VENV)/.installed
+	$(BIN)/stochseg demo
+
+# Two processes of one thread each beat one process of two: the tensors of the tests are small.
+test: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmarks: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/reverse_step.py
+	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/learning.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+	$(BIN)/pip install --quiet $(CONSTRAINTS) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+	$(BIN)/pip install --quiet $(CONSTRAINTS) -e ".[dev]"
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,71 @@
+"""What all benchmark scripts share: the hardware's name, the commit, the command, and the CSV they go to."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def hardware() -> str:
+    """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
+    return f"{_cpu_model()}, {_cores()} cores"
+
+
+def hardware_slug() -> str:
+    """The hardware as part of a file name, such as "amd-epyc-2c"."""
+    return f"{re.sub('[^a-z0-9]+', '-', _cpu_model().lower()).strip('-')}-{_cores()}c"
+
+
+def commit() -> str:
+    """Short hash of the checkout, "uncommitted" if there is none."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "uncommitted"
+    return found.stdout.strip()
+
+
+def command() -> str:
+    """How this script was called, from the root of the checkout."""
+    script = Path(sys.argv[0]).resolve()
+    name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
+    return shlex.join(["python", str(name), *sys.argv[1:]])
+
+
+def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None = None) -> Path:
+    """Write rows, with hardware, commit and command added, to `out` or results/<name>-<hardware>.csv."""
+    path = out or RESULTS / f"{name}-{hardware_slug()}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    origin = {"hardware": hardware(), "commit": commit(), "command": command()}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=[*rows[0], *origin], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, **origin} for row in rows)
+    return path
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,167 @@
+"""GED and HM-IoU of many samples against several raters, on one thread, beside a loop over pairs of maps.
+
+The loop is what one writes first: three double loops for GED, and for HM-IoU either all pairs of the two
+repeated sets ("as defined") or each pair of sample and rater once, repeated afterwards ("n·k pairs").
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import linear_sum_assignment
+
+import harness
+from stochseg.metrics import ged_from_iou, hm_iou_from_iou, iou_blocks
+
+NUM_CLASSES = 2
+# Mean radius as a share of the side: a lung nodule in its 128-pixel crop, and an organ that fills the image.
+RADII = {"small": 0.08, "large": 0.35}
+
+
+def main() -> None:
+    args = _arguments()
+    torch.set_num_threads(1)
+    rows = [row for masks in RADII for row in measure(masks, args)]
+    _print(rows)
+    print("written:", harness.write_csv("metrics", rows, args.out))
+
+
+def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
+    """Time all ways on the same maps and require that they give the same numbers."""
+    generator = torch.Generator().manual_seed(args.seed)
+    samples = blobs(args.samples, args.size, RADII[masks], generator)
+    raters = blobs(args.raters, args.size, RADII[masks], generator)
+    arrays = samples.numpy(), raters.numpy()
+    ways: dict[str, tuple[Callable[[], tuple[float, float]], int]] = {
+        "stochseg": (lambda: library(samples[None], raters[None]), args.repeats),
+        "loop, n·k pairs": (lambda: loop(*arrays, loop_hm_iou_pairs), args.loop_repeats),
+        "loop, as defined": (lambda: loop(*arrays, loop_hm_iou_repeated), args.loop_repeats),
+    }
+    expected = library(samples[None], raters[None])
+    rows = []
+    for way, (run, repeats) in ways.items():
+        np.testing.assert_allclose(run(), expected, atol=1e-9)
+        wall, cpu = timed(run, repeats)
+        rows.append({"masks": masks, "way": way, "milliseconds": wall, "cpu_milliseconds": cpu})
+    # Of CPU times, which other programs on the machine disturb least.
+    for row in rows:
+        row["ratio"] = row["cpu_milliseconds"] / rows[0]["cpu_milliseconds"]
+    shared = {
+        "samples": args.samples,
+        "raters": args.raters,
+        "size": args.size,
+        "classes": NUM_CLASSES,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+    return [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} | shared for row in rows]
+
+
+def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median milliseconds of the wall clock and of the CPU."""
+    walls, cpus = [], []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        walls.append(1e3 * (time.perf_counter() - wall))
+        cpus.append(1e3 * (time.process_time() - cpu))
+    return statistics.median(walls), statistics.median(cpus)
+
+
+def blobs(count: int, size: int, radius: float, generator: torch.Generator) -> torch.Tensor:
+    """Label maps "n h w" of one object as many people would outline it: wobbly edges, some see nothing."""
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    centre = size / 2 + 0.1 * radius * size * normal(count, 2, 1, 1)
+    grid = torch.arange(size, dtype=torch.float32)
+    y, x = grid[:, None] - centre[:, 0], grid[None] - centre[:, 1]
+    angle = torch.atan2(y, x)
+    edge = 1 + 0.2 * normal(count, 1, 1)
+    for wave in (2, 3, 5):
+        edge = edge + 0.1 * normal(count, 1, 1) * torch.sin(wave * angle + 3 * normal(count, 1, 1))
+    seen = torch.rand(count, 1, 1, generator=generator) > 0.1
+    return ((torch.hypot(x, y) < radius * size * edge) & seen).long()
+
+
+def library(samples: torch.Tensor, raters: torch.Tensor) -> tuple[float, float]:
+    blocks = iou_blocks(samples, raters, NUM_CLASSES)
+    return float(ged_from_iou(*blocks)), float(hm_iou_from_iou(blocks.samples_raters))
+
+
+def loop(
+    samples: np.ndarray, raters: np.ndarray, hm_iou: Callable[[np.ndarray, np.ndarray], float]
+) -> tuple[float, float]:
+    return loop_ged(samples, raters), hm_iou(samples, raters)
+
+
+def loop_ged(samples: np.ndarray, raters: np.ndarray) -> float:
+    between = [1 - loop_iou(s, y) for s in samples for y in raters]
+    within_raters = [1 - loop_iou(y, other) for y in raters for other in raters]
+    within_samples = [1 - loop_iou(s, other) for s in samples for other in samples]
+    return float(2 * np.mean(between) - np.mean(within_raters) - np.mean(within_samples))
+
+
+def loop_hm_iou_pairs(samples: np.ndarray, raters: np.ndarray) -> float:
+    size = math.lcm(len(samples), len(raters))
+    iou = np.array([[loop_iou(s, y) for y in raters] for s in samples])
+    return _best_match(np.tile(iou, (size // len(samples), size // len(raters))))
+
+
+def loop_hm_iou_repeated(samples: np.ndarray, raters: np.ndarray) -> float:
+    size = math.lcm(len(samples), len(raters))
+    samples = np.concatenate([samples] * (size // len(samples)))
+    raters = np.concatenate([raters] * (size // len(raters)))
+    return _best_match(np.array([[loop_iou(s, y) for y in raters] for s in samples]))
+
+
+def _best_match(iou: np.ndarray) -> float:
+    rows, columns = linear_sum_assignment(iou, maximize=True)
+    return float(iou[rows, columns].mean())
+
+
+def loop_iou(a: np.ndarray, b: np.ndarray) -> float:
+    scores = []
+    for label in range(1, NUM_CLASSES):
+        in_a, in_b = a == label, b == label
+        union = np.logical_or(in_a, in_b).sum()
+        intersection = np.logical_and(in_a, in_b).sum()
+        scores.append(1.0 if union == 0 else intersection / union)
+    return float(np.mean(scores))
+
+
+def _print(rows: list[dict[str, object]]) -> None:
+    table = Table(title=f"GED + HM-IoU, {harness.hardware()}, one thread, medians")
+    columns = ("masks", "way", "milliseconds", "cpu_milliseconds", "ratio")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console().print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--raters", type=int, default=4)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--loop-repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

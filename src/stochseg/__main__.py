@@ -1,0 +1,3 @@
+from stochseg.cli import main
+
+main()

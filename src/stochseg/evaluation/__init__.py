@@ -1,0 +1,16 @@
+"""Evaluation: metrics over a data set, tables, figures."""
+
+from stochseg.evaluation.evaluate import Evaluation, evaluate, steps_curve, table, write_results
+from stochseg.evaluation.figures import forward_process, qualitative, quality_against_steps, write_figure
+
+__all__ = [
+    "Evaluation",
+    "evaluate",
+    "forward_process",
+    "qualitative",
+    "quality_against_steps",
+    "steps_curve",
+    "table",
+    "write_figure",
+    "write_results",
+]

@@ -1,0 +1,233 @@
+"""Evaluate a model on a data set: every number from one set of samples an image."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from stochseg._version import __version__
+from stochseg.data import KnownTruth, SegmentationData
+from stochseg.errors import UserError
+from stochseg.metrics import (
+    brier,
+    calibration_bins,
+    confusion_matrix,
+    diversity_from_iou,
+    ece,
+    ged_from_iou,
+    hm_iou_from_iou,
+    iou_blocks,
+    miou,
+    pairwise_iou,
+)
+from stochseg.models import StochasticSegmenter
+from stochseg.types import Batch, Example, Samples, Truth
+
+SAMPLE_COUNTS = (16, 32, 50, 100)
+"""The n of GED_n and HM-IoU_n found in the literature."""
+
+
+@dataclass
+class Evaluation:
+    """metrics: one number a name; images: one row an image; kept: examples with their samples, for pictures."""
+
+    metrics: dict[str, float]
+    images: list[dict[str, Any]]
+    settings: dict[str, Any]
+    kept: list[tuple[Example, Samples]] = field(default_factory=list)
+    modes: ModeTable | None = None
+
+
+@dataclass(frozen=True)
+class ModeTable:
+    """True and sampled frequency of each mode, "images m"."""
+
+    names: tuple[str, ...]
+    truth: np.ndarray
+    frequency: np.ndarray
+
+
+def evaluate(
+    model: StochasticSegmenter,
+    data: SegmentationData,
+    *,
+    samples: int = 100,
+    steps: int | None = None,
+    sampler: str | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    keep: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Draw `samples` label maps for each image (or for `limit` of them, evenly spread) and compare with the raters.
+
+    GED_n and HM-IoU_n for every n of the literature up to `samples` use the first n of the same draws.
+    """
+    if samples < 2:
+        raise UserError(f"evaluate needs at least 2 samples an image, got {samples}")
+    if len(data) == 0:
+        raise UserError("evaluate: the split is empty")
+    if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
+        raise UserError(
+            f"the model has {model.num_classes} classes and {model.image_channels} image channel(s), the data "
+            f"{data.info.num_classes} and {data.info.image_channels}; evaluate a model on data like its own"
+        )
+    count = len(data) if limit is None else min(limit, len(data))
+    counts = sorted({n for n in SAMPLE_COUNTS if n <= samples} | {samples})
+    rows, kept, bins, confusion = [], [], [], []
+    for done, i in enumerate(index * len(data) // count for index in range(count)):
+        example = data[i]
+        began = time.perf_counter()
+        out = model.sample(example.image[None], samples, seed=seed, steps=steps, sampler=sampler).to("cpu")
+        seconds = time.perf_counter() - began
+        batch = Batch.collate([example], data.info.ignore)
+        truth = data.truth(i) if isinstance(data, KnownTruth) else None
+        rows.append({"id": example.id, **_image_metrics(out, batch, counts, truth), "seconds_per_image": seconds})
+        bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
+        confusion.append(_confusion(out, example.labels, data.info.ignore))
+        if len(kept) < keep:
+            kept.append((example, out))
+        if progress is not None:
+            progress(done + 1, count)
+
+    numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
+    metrics = {key: float(np.mean([row[key] for row in rows])) for key in numbers}
+    metrics["miou"] = miou(torch.stack(confusion).sum(0)).item()
+    metrics["ece"] = ece(sum(bins[1:], start=bins[0])).item()
+    metrics["evaluations_per_sample"] = float(out.evaluations)
+    settings = {
+        "model": model.name,
+        "data": data.info.name,
+        "images": count,
+        "samples": samples,
+        "steps": out.evaluations,
+        "sampler": sampler,
+        "seed": seed,
+        "stochseg": __version__,
+        "torch": torch.__version__,
+        "device": str(model.device),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+    return Evaluation(metrics, rows, settings, kept, _mode_table(rows, truth))
+
+
+def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Truth | None) -> dict[str, Any]:
+    """All metrics of one image. The IoU of all pairs is computed once."""
+    classes = out.num_classes
+    blocks = iou_blocks(out.labels, batch.labels, classes)
+    row: dict[str, Any] = {}
+    for n in counts:
+        part = blocks.first(n)
+        # Weights of fewer samples than were drawn are those of the first n, renormalised.
+        weights = out.weights[:, :n].double()
+        equal = bool((weights == weights[:, :1]).all())
+        row[f"ged_{n}"] = ged_from_iou(*part, weights=weights).item()
+        row[f"hm_iou_{n}"] = hm_iou_from_iou(part.samples_raters, weights=None if equal else weights).item()
+        row[f"diversity_{n}"] = diversity_from_iou(part.samples_samples, weights=weights).item()
+    row["ged_unbiased"] = ged_from_iou(*blocks, weights=out.weights, unbiased=True).item()
+    row["diversity_unbiased"] = diversity_from_iou(blocks.samples_samples, weights=out.weights, unbiased=True).item()
+    row["brier"] = brier(out.mean, batch.labels, mask=batch.mask).item()
+    if truth is not None:
+        row.update(_truth_metrics(out, truth))
+    return row
+
+
+def _truth_metrics(out: Samples, truth: Truth) -> dict[str, Any]:
+    """Against a known distribution: each sample counts for the mode that it overlaps most."""
+    modes, probabilities = truth.modes[None], truth.probabilities[None].double()
+    overlap = pairwise_iou(out.labels, modes, out.num_classes)[0]
+    best, index = overlap.max(1)
+    frequency = torch.zeros(modes.shape[1], dtype=torch.float64).index_add_(0, index, out.weights[0].double())
+    blocks = iou_blocks(out.labels, modes, out.num_classes)
+    return {
+        "ged_truth_unbiased": ged_from_iou(
+            *blocks, weights=out.weights, rater_weights=probabilities, unbiased=True
+        ).item(),
+        "mode_tv": (frequency - probabilities[0]).abs().sum().item() / 2,
+        "mode_iou": float(out.weights[0].double() @ best),
+        "mode_truth": probabilities[0].tolist(),
+        "mode_frequency": frequency.tolist(),
+    }
+
+
+def _confusion(out: Samples, raters: Tensor, ignore: int | None) -> Tensor:
+    """Confusion of the fused map with every rater."""
+    fused = out.fused("mean")[0].expand_as(raters)
+    return confusion_matrix(fused, raters, out.num_classes, ignore)
+
+
+def _mode_table(rows: list[dict[str, Any]], truth: Truth | None) -> ModeTable | None:
+    if truth is None:
+        return None
+    pick = (np.array([row.pop(key) for row in rows]) for key in ("mode_truth", "mode_frequency"))
+    return ModeTable(truth.names, *pick)
+
+
+def steps_curve(
+    model: StochasticSegmenter, data: SegmentationData, steps: Sequence[int], **options: Any
+) -> dict[int, dict[str, float]]:
+    """Metrics against the number of network calls a sample."""
+    return {count: evaluate(model, data, steps=count, keep=0, **options).metrics for count in steps}
+
+
+# ---------------------------------------------------------------------- what is printed and written
+
+NAMES = {
+    "ged_unbiased": "GED, unbiased in n",
+    "diversity_unbiased": "diversity, unbiased in n",
+    "miou": "mIoU of the fused map",
+    "ece": "calibration error (ECE)",
+    "brier": "Brier score",
+    "ged_truth_unbiased": "GED to the known truth, unbiased in n",
+    "mode_tv": "mode frequencies, total variation to the truth",
+    "mode_iou": "IoU with the nearest true mode",
+    "seconds_per_image": "seconds an image",
+    "evaluations_per_sample": "network evaluations a sample",
+}
+
+
+def table(result: Evaluation) -> Table:
+    """The metrics as a table for the terminal."""
+    s = result.settings
+    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['samples']} samples each")
+    out.add_column("metric")
+    out.add_column("value", justify="right")
+    counts = [int(key.removeprefix("ged_")) for key in result.metrics if key.removeprefix("ged_").isdigit()]
+    for stem, name in (("ged", "GED"), ("hm_iou", "HM-IoU"), ("diversity", "diversity")):
+        for n in counts:
+            out.add_row(f"{name}, n = {n}", f"{result.metrics[f'{stem}_{n}']:.4f}")
+    for key, name in NAMES.items():
+        if key in result.metrics:
+            value = result.metrics[key]
+            out.add_row(name, f"{value:.0f}" if key == "evaluations_per_sample" else f"{value:.4f}")
+    return out
+
+
+def write_results(result: Evaluation, folder: Path) -> list[Path]:
+    """metrics.json, metrics.csv (one row) and images.csv (one row an image)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "metrics.json", folder / "metrics.csv", folder / "images.csv"]
+    files[0].write_text(json.dumps({**result.metrics, "settings": result.settings}, indent=2) + "\n")
+    write_csv(files[1], [{**result.settings, **result.metrics}])
+    write_csv(files[2], result.images)
+    return files
+
+
+def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

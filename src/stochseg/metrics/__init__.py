@@ -1,0 +1,67 @@
+"""Metrics of stochastic segmentation: pure functions, and stateful torchmetrics classes over them."""
+
+from __future__ import annotations
+
+from torchmetrics import Metric
+
+from stochseg.metrics.functional import (
+    CalibrationBins,
+    IoUBlocks,
+    brier,
+    calibration_bins,
+    confusion_matrix,
+    diversity,
+    diversity_from_iou,
+    ece,
+    ged,
+    ged_from_iou,
+    hm_iou,
+    hm_iou_from_iou,
+    iou_blocks,
+    iou_per_class,
+    miou,
+    pairwise_iou,
+)
+from stochseg.metrics.stateful import (
+    BrierScore,
+    ExpectedCalibrationError,
+    GeneralisedEnergyDistance,
+    HungarianMatchedIoU,
+    MeanIoU,
+    SampleDiversity,
+)
+
+METRICS: dict[str, type[Metric]] = {
+    "ged": GeneralisedEnergyDistance,
+    "hm_iou": HungarianMatchedIoU,
+    "diversity": SampleDiversity,
+    "miou": MeanIoU,
+    "ece": ExpectedCalibrationError,
+    "brier": BrierScore,
+}
+
+__all__ = [
+    "METRICS",
+    "BrierScore",
+    "CalibrationBins",
+    "ExpectedCalibrationError",
+    "GeneralisedEnergyDistance",
+    "HungarianMatchedIoU",
+    "IoUBlocks",
+    "MeanIoU",
+    "SampleDiversity",
+    "brier",
+    "calibration_bins",
+    "confusion_matrix",
+    "diversity",
+    "diversity_from_iou",
+    "ece",
+    "ged",
+    "ged_from_iou",
+    "hm_iou",
+    "hm_iou_from_iou",
+    "iou_blocks",
+    "iou_per_class",
+    "miou",
+    "pairwise_iou",
+]

@@ -1,0 +1,90 @@
+"""Checkpoints of a run: `best/` and `last/` are model folders, `last/state/` holds what resuming needs.
+
+Everything is safetensors or JSON. A checkpoint is written beside the old one and then takes its place, so
+a crash at any moment leaves a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from stochseg.errors import UserError
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.io import load_weights, read_json, read_tensors, replaced_folder, write_model
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    seconds: float = 0.0
+
+
+def save_checkpoint(
+    folder: Path,
+    model: StochasticSegmenter,
+    ema: AveragedModel,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+) -> None:
+    """The averaged weights as the model, the trained weights and the optimiser's moments as its state."""
+    with replaced_folder(folder) as scratch:
+        write_model(model, scratch, state=ema.module.state_dict())
+        state = scratch / "state"
+        state.mkdir()
+        save_file(
+            {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()},
+            state / "model.safetensors",
+        )
+        save_file(_moments(model, optimizer), state / "optimizer.safetensors")
+        (state / "progress.json").write_text(json.dumps(asdict(progress)) + "\n")
+
+
+def load_checkpoint(
+    folder: Path, model: StochasticSegmenter, ema: AveragedModel, optimizer: torch.optim.Optimizer
+) -> Progress:
+    """Fill all three in place; return where the run stood."""
+    state = folder / "state"
+    values = read_json(state / "progress.json")
+    if set(values) != set(asdict(Progress())):
+        raise UserError(
+            f"{state / 'progress.json'}: expected the keys {sorted(asdict(Progress()))}, got {sorted(values)}"
+        )
+    load_weights(ema.module, folder / "model.safetensors")
+    load_weights(model, state / "model.safetensors")
+    _restore_moments(model, optimizer, read_tensors(state / "optimizer.safetensors"), state)
+    progress = Progress(**values)
+    ema.n_averaged.fill_(progress.step)
+    return progress
+
+
+def _moments(model: StochasticSegmenter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's tensors as "parameter name/what"."""
+    return {
+        f"{name}/{what}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for what, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _restore_moments(
+    model: StochasticSegmenter, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor], where: Path
+) -> None:
+    parameters = dict(model.named_parameters())
+    for key, value in moments.items():
+        name, _, what = key.rpartition("/")
+        if name not in parameters:
+            raise UserError(f"{where}: optimiser state of an unknown parameter {name!r}; it belongs to another model")
+        # Adam counts its steps on the CPU unless told otherwise.
+        target = torch.device("cpu") if what == "step" else parameters[name].device
+        optimizer.state[parameters[name]][what] = value.to(target)

@@ -1,0 +1,69 @@
+"""One process, or several under `torchrun`: the few calls that differ."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from stochseg.errors import UserError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def total(self, *values: float) -> list[float]:
+        """Each value summed over all processes."""
+        if self.world == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """A device by name; "auto" is the first of CUDA, Apple's MPS, CPU that is there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
+        ) from None
+    return device
+
+
+def join(device: str = "auto") -> Processes:
+    """Join the process group that `torchrun` describes in the environment, if it does."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return Processes(0, 1, pick_device(device))
+    chosen = pick_device(device)
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(chosen)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    return Processes(dist.get_rank(), world, chosen)
+
+
+def leave() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,304 @@
+"""The training loop: one process or `torchrun`, readable from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+from torch.utils.tensorboard import SummaryWriter
+
+from stochseg.data import SegmentationData, open_dataset
+from stochseg.errors import UserError
+from stochseg.evaluation.figures import qualitative, write_figure
+from stochseg.metrics import ged
+from stochseg.models import StochasticSegmenter, create
+from stochseg.models.io import save
+from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stochseg.training.config import TrainConfig, read_config, write_config
+from stochseg.training.distributed import Processes, join, leave
+from stochseg.training.stream import TrainingStream
+
+CONFIG_FILE = "train.yaml"
+LOG_FILE = "log.jsonl"
+# What a resumed run may change: nothing that decides what was learned so far.
+FREE_KEYS = {"steps", "validation", "save_every", "log_every", "published"}
+
+
+class TrainingDiverged(UserError):
+    """The loss is no longer a number."""
+
+
+def train(
+    config: TrainConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    console: Console | None = None,
+) -> Path:
+    """Train as `config` says into the run folder `out`; with `resume`, go on from its last checkpoint."""
+    out = Path(out)
+    console = console or Console(stderr=True)
+    processes = join(device)
+    try:
+        _open_run(config, out, resume, processes)
+        run = _Run(config, out, processes, console)
+        if resume and (out / "last").exists():
+            run.restore()
+        run.fit()
+    finally:
+        leave()
+    return out
+
+
+def open_split(config: TrainConfig, split: str) -> SegmentationData:
+    """A split of the run's data with the options the run gives it."""
+    further = config.data.train if split == "train" else config.data.val
+    return open_dataset(config.data.name, split, **{**config.data.options, **further})
+
+
+def _open_run(config: TrainConfig, out: Path, resume: bool, processes: Processes) -> None:
+    file = out / CONFIG_FILE
+    if file.exists() and not resume:
+        raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
+    if resume and file.exists():
+        old, new = read_config(file).model_dump(), config.model_dump()
+        changed = sorted(k for k in new if k not in FREE_KEYS and new[k] != old[k])
+        if changed:
+            raise UserError(
+                f"{out} was trained with another {', '.join(changed)}; a resumed run may change only "
+                f"{', '.join(sorted(FREE_KEYS))}. Give another --out for a new run"
+            )
+    processes.wait()
+    if processes.is_main:
+        out.mkdir(parents=True, exist_ok=True)
+        write_config(config, file)
+
+
+def moving_average(model: torch.nn.Module, decay: float) -> AveragedModel:
+    """Exponential moving average of the parameters, with a warm-up: the decay of update n is at most
+    (1 + n) / (10 + n), so that the first, random weights are forgotten quickly."""
+
+    def update(averaged: list[Tensor], current: list[Tensor], updates: Any) -> None:
+        n = int(updates)
+        torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + n) / (10 + n)))
+
+    return AveragedModel(model, multi_avg_fn=update)
+
+
+class _Run:
+    """What one run holds: data, model, average, optimiser, where it stands."""
+
+    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console):
+        self.config, self.out, self.processes, self.console = config, out, processes, console
+        train_data = open_split(config, "train")
+        self.val_data = open_split(config, "val")
+        self.stream = TrainingStream(
+            train_data,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            augment=config.data.augment,
+            rank=processes.rank,
+            world=processes.world,
+        )
+        torch.manual_seed(config.seed)
+        info = train_data.info
+        self.model: StochasticSegmenter = create(
+            config.model.name, info.num_classes, info.image_channels, info=info, **config.model.options
+        ).to(processes.device)
+        self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
+        self.ema = moving_average(self.model, config.ema)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=config.lr)
+        self.progress = Progress()
+        self.amp = _Precision(config.precision, processes.device)
+
+    def restore(self) -> None:
+        self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
+
+    # ------------------------------------------------------------------ the loop
+
+    def fit(self) -> None:
+        config, start = self.config, self.progress.step
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = config.lr
+        schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, config.lr_factor, last_epoch=start - 1)
+        loader = DataLoader(
+            self.stream,
+            batch_size=None,
+            sampler=range(start, config.steps),
+            num_workers=config.data.workers,
+            persistent_workers=config.data.workers > 0,
+        )
+        began = time.perf_counter() - self.progress.seconds
+        self.parallel.train()
+        with _Log(self.out, self.processes.is_main) as log, self._bar() as advance:
+            try:
+                for draw in loader:
+                    loss, norm = self._step(draw)
+                    schedule.step()
+                    self.progress.step += 1
+                    self.progress.seconds = time.perf_counter() - began
+                    step = self.progress.step
+                    advance(step, loss)
+                    if step % config.log_every == 0 or step == config.steps:
+                        lr = schedule.get_last_lr()[0]
+                        log.scalars(self.progress, {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm})
+                    if step % config.validation.every == 0 or step == config.steps:
+                        self._validate(log)
+                    if step % config.save_every == 0 or step == config.steps:
+                        self._save()
+            except KeyboardInterrupt:
+                if self.progress.step > start:
+                    self._save()
+                raise
+
+    def _step(self, draw: Any) -> tuple[float, float]:
+        """One optimiser step; returns the loss over all processes and the gradient's norm."""
+        device, batch = self.processes.device, draw.batch
+        mask = None if batch.mask is None else batch.mask.to(device)
+        with self.amp.autocast():
+            loss = self.parallel(batch.image.to(device), batch.labels.to(device), mask, draw.keys)["loss"]
+        value = self.processes.total(loss.item())[0] / self.processes.world
+        if not math.isfinite(value):
+            self._diverged(value)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.amp.backward(loss)
+        self.amp.unscale(self.optimizer)
+        limit = self.config.clip if self.config.clip is not None else math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.amp.step(self.optimizer)
+        self.ema.update_parameters(self.model)
+        return value, norm.item()
+
+    def _diverged(self, value: float) -> None:
+        last = self.out / "last"
+        kept = f"the last good checkpoint is {last}" if last.exists() else "no checkpoint had been written yet"
+        raise TrainingDiverged(
+            f"the loss became {value} at step {self.progress.step + 1} (finite expected); {kept}. "
+            f"Try a lower lr (now {self.config.lr:g}), clip=1.0, warmup=500 or precision=float32, and check the images"
+        )
+
+    # ------------------------------------------------------------------ validation and checkpoints
+
+    def _validate(self, log: _Log) -> None:
+        """GED on a fixed, evenly spread subset with the averaged weights; keeps the best."""
+        config, model = self.config.validation, self.ema.module
+        count = min(config.images, len(self.val_data))
+        chosen = [i * len(self.val_data) // count for i in range(count)]
+        score, done, rows = 0.0, 0.0, []
+        for i in chosen[self.processes.rank :: self.processes.world]:
+            example = self.val_data[i]
+            samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
+            score += ged(samples.labels, example.labels[None], model.num_classes).item()
+            done += 1
+            if len(rows) < 4:
+                rows.append((example, samples))
+        score, done = self.processes.total(score, done)
+        score /= done
+        step = self.progress.step
+        log.scalars(self.progress, {"val/ged": score})
+        if self.processes.is_main:
+            log.picture(step, qualitative(rows, model.info))
+            self.console.print(f"step {step}: validation GED_{config.samples} {score:.4f}", highlight=False)
+        if self.progress.best is None or score < self.progress.best:
+            self.progress.best, self.progress.best_step = score, step
+            if self.processes.is_main:
+                save(model, self.out / "best")
+
+    def _save(self) -> None:
+        if self.processes.is_main:
+            save_checkpoint(self.out / "last", self.model, self.ema, self.optimizer, self.progress)
+
+    # ------------------------------------------------------------------ what a person sees
+
+    @contextmanager
+    def _bar(self) -> Iterator[Callable[[int, float], None]]:
+        if not (self.processes.is_main and self.console.is_terminal):
+            yield lambda step, loss: None
+            return
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} steps/s  left"),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=self.console) as bar:
+            first, began = self.progress.step, time.perf_counter()
+            task = bar.add_task("training", total=self.config.steps, completed=first, loss="–", speed="–")
+
+            def advance(step: int, loss: float) -> None:
+                speed = (step - first) / (time.perf_counter() - began)
+                bar.update(task, completed=step, loss=f"{loss:.4g}", speed=f"{speed:.2f}")
+
+            yield advance
+
+
+class _Log:
+    """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
+
+    def __init__(self, out: Path, active: bool):
+        self.out = out
+        self.board = SummaryWriter(str(out / "tensorboard")) if active else None
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.board is not None:
+            self.board.close()
+
+    def scalars(self, progress: Progress, values: dict[str, float]) -> None:
+        if self.board is None:
+            return
+        for name, value in values.items():
+            self.board.add_scalar(name, value, progress.step)
+        record = {"step": progress.step, "seconds": round(progress.seconds, 2), **values}
+        with (self.out / LOG_FILE).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def picture(self, step: int, figure: Figure) -> None:
+        if self.board is not None:
+            write_figure(figure, self.out / "samples" / f"step-{step:07d}.png")
+            self.board.add_figure("val/samples", figure, step, close=False)
+
+
+class _Precision:
+    """Mixed precision where the device has it; float32 otherwise does nothing."""
+
+    def __init__(self, name: str, device: torch.device):
+        if name == "float16" and device.type != "cuda":
+            raise UserError(f"precision float16 needs a CUDA device, got {device}; use bfloat16 or float32")
+        if name == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise UserError("this GPU has no bfloat16; use precision=float16 or float32")
+        self.device = device.type
+        self.dtype = getattr(torch, name)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.scaler.step(optimizer)
+        self.scaler.update()

@@ -1,0 +1,68 @@
+"""flip_rotate: joint on image and labels, a bijection of the pixels, and fair between its moves."""
+
+import numpy as np
+import pytest
+import torch
+
+from stochseg.data import flip_rotate
+from stochseg.types import DatasetInfo, Example
+
+INFO = DatasetInfo(num_classes=2, image_channels=1)
+
+
+def numbered(height: int, width: int, raters: int = 3) -> Example:
+    """Every pixel has its own number, the same in the image and in each label map."""
+    numbers = torch.arange(height * width).view(1, height, width)
+    return Example(numbers.float(), numbers.repeat(raters, 1, 1), "numbered", "group", (0.5, 2.0))
+
+
+def moves(example: Example, tries: int) -> list[Example]:
+    rng = np.random.default_rng(7)
+    return [flip_rotate(example, rng, INFO) for _ in range(tries)]
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 7), (7, 4)])
+def test_image_and_all_label_maps_move_together(shape):
+    for moved in moves(numbered(*shape), 30):
+        for label_map in moved.labels:
+            assert torch.equal(label_map, moved.image[0].long())
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 7)])
+def test_pixels_are_only_rearranged(shape):
+    for moved in moves(numbered(*shape), 30):
+        assert moved.image.shape == (1, *shape)
+        assert torch.equal(moved.labels[0].flatten().sort().values, torch.arange(shape[0] * shape[1]))
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((5, 5), 8), ((4, 7), 4)])
+def test_all_moves_are_reached_and_no_other(shape, expected):
+    # A fair move is missed in 300 tries with probability below 8 · (7/8)^300 < 1e-16.
+    seen = {tuple(moved.labels[0].flatten().tolist()) for moved in moves(numbered(*shape), 300)}
+    assert len(seen) == expected
+
+
+def test_neighbours_stay_neighbours_and_spacing_follows_the_axes():
+    for moved in moves(numbered(6, 6), 40):
+        step_down = int((moved.labels[0, 1, 0] - moved.labels[0, 0, 0]).abs())
+        assert step_down in (1, 6)
+        # The original has spacing 0.5 from row to row (numbers 6 apart) and 2.0 from column to column.
+        assert moved.spacing == ((0.5, 2.0) if step_down == 6 else (2.0, 0.5))
+
+
+def test_the_rest_is_kept_and_the_original_untouched():
+    example = numbered(5, 5)
+    before = example.image.clone()
+    moved = moves(example, 8)[-1]
+    assert (moved.id, moved.group) == ("numbered", "group")
+    assert torch.equal(example.image, before)
+
+
+def test_missing_spacing_stays_missing():
+    example = Example(torch.zeros(1, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64), "a")
+    assert all(moved.spacing is None for moved in moves(example, 8))
+
+
+def test_same_generator_state_same_move():
+    first, second = moves(numbered(5, 5), 10), moves(numbered(5, 5), 10)
+    assert all(torch.equal(a.image, b.image) for a, b in zip(first, second, strict=True))
