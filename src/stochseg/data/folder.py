@@ -45,7 +45,7 @@ class Folder:
         raw = raw[..., None] if raw.ndim == 2 else raw
         if raw.shape[-1] != self.info.image_channels:
             raise UserError(
-                f"{self.root / 'images' / name}.png: expected {self.info.image_channels} channel(s) as in dataset.yaml, "
+                f"{self.root / 'images' / name}.png: expected {self.info.image_channels} channel(s) (dataset.yaml), "
                 f"got {raw.shape[-1]}"
             )
         files = [rater / f"{name}.png" for rater in self.raters if (rater / f"{name}.png").exists()]

@@ -46,7 +46,8 @@ class CCDM(StochasticSegmenter):
         """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
 
         Several draws of an image take different raters in turn and steps spread evenly over 1..T: each pair is
-        distributed as a single one. Note: the sum over pixels is divided by their number, a constant.
+        distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number and
+        multiplied by T, constants both, so that the loss is the bound of the likelihood in nats a pixel at any size.
         """
         b, k = labels.shape[:2]
         draws = self.config.draws
@@ -62,7 +63,7 @@ class CCDM(StochasticSegmenter):
         x_t = self.process.q_sample(x0, t, noise, valid)
         logits = self.denoiser(x_t, t, self.denoiser.encode(image)[rows])
         terms = kl_terms(self.process, torch.log_softmax(logits.float(), 1), x0, x_t, t, valid)
-        return {"loss": terms.mean()}
+        return {"loss": self.process.num_steps * terms.mean()}
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """CCDM Alg. 2, n times an image: encode once, denoise in chunks."""

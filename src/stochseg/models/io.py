@@ -98,7 +98,7 @@ def load_weights(model: StochasticSegmenter, file: Path) -> None:
     for key, value in weights.items():
         if value.shape != expected[key].shape:
             raise UserError(
-                f"{file}: tensor {key!r} has shape {tuple(value.shape)}, config.json says {tuple(expected[key].shape)}; "
+                f"{file}: tensor {key!r} has shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}; "
                 "the two files are of different models"
             )
     model.load_state_dict(weights)
