@@ -43,10 +43,14 @@ __all__ = [
     "save",
 ]
 
+_MODULES = {"core", "data", "evaluation", "metrics", "models", "networks", "recipes", "training"}
+
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"stochseg.{name}")
     raise AttributeError(f"module 'stochseg' has no attribute {name!r}")
 
 

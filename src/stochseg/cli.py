@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -24,6 +25,8 @@ app = typer.Typer(
 )
 console = Console()
 messages = Console(stderr=True)
+# For text with paths in it, which may hold brackets and be longer than a line.
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
 Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
@@ -79,11 +82,10 @@ def train(
     try:
         run(config, out, resume=resume, device=device, console=messages)
     except KeyboardInterrupt:
-        messages.print(
-            f"\nstopped; go on with: stochseg train {' '.join([recipe, *(overrides or [])])} --out {out} --resume"
-        )
+        again = shlex.join(["stochseg", "train", recipe, *(overrides or []), "--out", str(out), "--resume"])
+        messages.print(f"\nstopped; go on with: {again}", **PLAIN)
         raise
-    console.print(f"done: {out}. Next: stochseg evaluate {out}", highlight=False)
+    console.print(f"done: {out}. Next: stochseg evaluate {out}", **PLAIN)
 
 
 @app.command()
@@ -104,6 +106,12 @@ def sample(
     from stochseg.models import load
     from stochseg.training.distributed import pick_device
 
+    twice = {file.stem for i, file in enumerate(images) if file.stem in {other.stem for other in images[:i]}}
+    if twice:
+        raise UserError(
+            f"several images are called {', '.join(sorted(twice))}, and each would be written to the folder of that "
+            "name; sample them one after the other with another --out"
+        )
     files = [(file, read_image(file)) for file in images]
     network = load(model, device=pick_device(device))
     prepared = [(file, network.prepare(image)) for file, image in files]
@@ -119,7 +127,7 @@ def sample(
                 progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),
             )
             folder = write_samples(out / file.stem, image.cpu(), drawn.to("cpu"), network.info)
-            console.print(f"{file} -> {folder}/overview.png", highlight=False)
+            console.print(f"{file} -> {folder}/overview.png", **PLAIN)
 
 
 @app.command()
@@ -171,7 +179,7 @@ def evaluate(
         name = sampler or getattr(network.config, "sampler", network.name)
         n = min(16, samples)
         evaluation.write_figure(evaluation.quality_against_steps({name: metrics}, n=n), folder / "steps.png")
-    console.print(f"written to {folder}", highlight=False)
+    console.print(f"written to {folder}", **PLAIN)
 
 
 @app.command()
@@ -207,7 +215,7 @@ def bench(
 
 def _numbers(option: str, text: str | None) -> list[int]:
     try:
-        numbers = [int(part) for part in text.split(",")] if text else []
+        numbers = [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
     if any(number < 1 for number in numbers):
@@ -222,16 +230,19 @@ def main() -> NoReturn:
     try:
         app()
     except UserError as error:
-        messages.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _complain(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _plain(error: UserError) -> str:
-    from rich.markup import escape
-
-    return escape(str(error))
+def _complain(text: str) -> NoReturn:
+    messages.print("[bold red]error:[/] ", end="")
+    messages.print(text, **PLAIN)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

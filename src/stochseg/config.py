@@ -20,6 +20,8 @@ class Config(BaseModel):
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], *, where: str = "config") -> C:
         """Validate `values`; a `UserError` names each bad key, what came, and what is known."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {values!r}")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -33,6 +35,8 @@ def _explain(cls: type[Config], error: ValidationError, where: str) -> str:
         key = ".".join(path)
         if problem["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown key {key!r}; known keys: {', '.join(_known_keys(cls, path))}")
+        elif not path:
+            lines.append(f"{where}: {problem['msg']}")
         else:
             lines.append(f"{where}: key {key!r}: {problem['msg']}; got {problem['input']!r}")
     return "\n".join(lines)

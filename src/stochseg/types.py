@@ -81,7 +81,8 @@ class Example:
     """One image with the label maps of its raters.
 
     image: "c h w" float32, normalised; labels: "k h w" int64, k >= 1 and free to differ between images;
-    group: what must not be split between train and test (the patient); spacing: millimetres a pixel (h, w).
+    group: what must not be split between train and test (the patient); spacing: millimetres a pixel (h, w);
+    raters: who drew each map, where that is known.
     """
 
     image: Tensor
@@ -89,6 +90,7 @@ class Example:
     id: str
     group: str = ""
     spacing: tuple[float, float] | None = None
+    raters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

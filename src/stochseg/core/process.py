@@ -68,23 +68,28 @@ class CategoricalProcess:
         x_t: "b h w"; log_p0: "b l h w" normalised, -inf allowed; t, s: "b" integers. Keeps log_p0's dtype.
         """
         self._check_jump(x_t, log_p0, t, s)
-        levels = self.num_classes
         bar_t, bar_s = self._alpha_bar(t), self._alpha_bar(s)
-        log_z_other, log_z_same = _log_mixture(bar_t, levels)
-        log_a_other, log_a_same = _log_mixture(bar_t / bar_s, levels)
+        log_z_other, log_z_same = _log_mixture(bar_t, self.num_classes)
+        log_a_other, log_a_same = _log_mixture(bar_t / bar_s, self.num_classes)
+        log_noise, log_data = ((1.0 - bar_s) / self.num_classes).log(), bar_s.log()
 
         def scalar(value: Tensor) -> Tensor:
             return _per_pixel(value, log_p0.dtype, log_p0.device)
 
+        # Scalars are combined in float64 into logs of numbers that are at most 1, as probabilities are: sums of such
+        # logs never cancel, so float32 probabilities are exact to 3e-7.
         at_x_t = x_t[:, None]
-        # u[j] = log p0[j] - log Z[j]
-        u = log_p0 - scalar(log_z_other)
-        u.scatter_add_(1, at_x_t, scalar(log_z_other - log_z_same).expand(at_x_t.shape))
-        from_noise = torch.logsumexp(u, dim=1, keepdim=True) + scalar(((1.0 - bar_s) / levels).log())
-        # The part that comes from p0 itself, and log A, both added in place: sampling allocates two tensors.
-        out = torch.logaddexp(from_noise, u + scalar(bar_s.log()))
-        out += scalar(log_a_other)
-        return out.scatter_add_(1, at_x_t, scalar(log_a_same - log_a_other).expand(at_x_t.shape))
+        weight = scalar(log_z_other - log_z_same).expand(at_x_t.shape)
+        # log sum_j p0[j] Z_other / Z[j] lies between log(Z_other / Z_same) and 0: no log-sum-exp is needed.
+        noise = log_p0.scatter_add(1, at_x_t, weight).exp().sum(1, keepdim=True).log()
+
+        def p_s(log_p0_k: Tensor, log_a: Tensor, log_z: Tensor) -> Tensor:
+            return torch.logaddexp(
+                noise + scalar(log_a + log_noise - log_z_other), log_p0_k + scalar(log_a + log_data - log_z)
+            )
+
+        out = p_s(log_p0, log_a_other, log_z_other)
+        return out.scatter_(1, at_x_t, p_s(log_p0.gather(1, at_x_t), log_a_same, log_z_same))
 
     def log_onehot(self, x0: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """log of the one-hot distribution at x0: 0 at the label, -inf elsewhere, "b l h w"."""

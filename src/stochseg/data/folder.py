@@ -9,7 +9,9 @@ ROOT/labels/RATER/ID.png     label values as grey levels or palette indices; a r
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -41,7 +43,7 @@ class Folder:
 
     def __getitem__(self, index: int) -> Example:
         name = self.ids[index]
-        raw = _read_png(self.root / "images" / f"{name}.png")
+        raw = _read_png(self.root / "images" / f"{name}.png", {"P": "RGB", "1": "L"})
         raw = raw[..., None] if raw.ndim == 2 else raw
         if raw.shape[-1] != self.info.image_channels:
             raise UserError(
@@ -74,10 +76,11 @@ class Folder:
         return labels
 
 
-def _read_png(file: Path) -> np.ndarray:
+def _read_png(file: Path, converted: Mapping[str, str] = MappingProxyType({})) -> np.ndarray:
+    """The values in the file; pictures of a PIL mode named in `converted` are converted first."""
     try:
         with Image.open(file) as image:
-            return np.asarray(image)
+            return np.asarray(image.convert(converted.get(image.mode, image.mode)))
     except FileNotFoundError:
         raise UserError(f"{file} is missing; splits.json names it") from None
     except (UnidentifiedImageError, OSError, SyntaxError) as error:

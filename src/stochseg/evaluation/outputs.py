@@ -11,15 +11,16 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 from stochseg.evaluation.figures import overview, write_figure
+from stochseg.models.base import PIL_MODES
 from stochseg.models.io import replaced_folder
 from stochseg.types import DatasetInfo, Samples
 
 
 def read_image(file: Path) -> np.ndarray:
-    """Raw intensities "h w" or "h w c"; a palette image becomes colour."""
+    """Raw intensities "h w" or "h w c"; a palette image becomes colour, a 1-bit image grey."""
     try:
         with Image.open(file) as image:
-            return np.asarray(image.convert("RGB") if image.mode == "P" else image)
+            return np.asarray(image.convert(PIL_MODES.get(image.mode, image.mode)))
     except FileNotFoundError:
         raise UserError(f"no such image: {file}") from None
     except IsADirectoryError:
@@ -31,7 +32,7 @@ def read_image(file: Path) -> np.ndarray:
 def write_samples(folder: Path, image: Tensor, samples: Samples, info: DatasetInfo) -> Path:
     """All of one image's samples: sample-000.png … (palette PNGs whose indices are the labels), fused.png,
     overview.png, and samples.npz with labels, mean, weights and seed."""
-    with replaced_folder(folder) as scratch:
+    with replaced_folder(folder, sign="samples.npz") as scratch:
         for i, labels in enumerate(samples.labels[0]):
             write_labels(scratch / f"sample-{i:03d}.png", labels, info)
         write_labels(scratch / "fused.png", samples.fused()[0], info)

@@ -205,7 +205,7 @@ def _within_samples(samples_samples: Tensor, w: Tensor, unbiased: bool) -> Tenso
 
 def _expectation(values: Tensor, w: Tensor, v: Tensor) -> Tensor:
     """Mean of values "b n m" under the probabilities w "b n" and v "b m"."""
-    return torch.einsum("bn,bnm,bm->b", w, values, v)
+    return (values * (w[:, :, None] * v[:, None])).sum((1, 2))
 
 
 def _probabilities(name: str, pattern: str, weights: Tensor | None, like: Tensor) -> Tensor:

@@ -21,6 +21,9 @@ Key = tuple[int, ...]
 Progress = Callable[[int, int], None]
 """(network calls done, network calls in all)."""
 
+PIL_MODES = {"P": "RGB", "1": "L"}
+"""Palette and 1-bit pictures hold indices; their intensities are found by converting."""
+
 
 @dataclass(frozen=True)
 class SamplingOptions:
@@ -78,12 +81,12 @@ class StochasticSegmenter(nn.Module):
         mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out).
         """
         self._check_image(image)
-        if mask is not None and mask.shape == labels.shape:
-            labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
         self._check_labels(image, labels, mask)
+        if mask is not None:
+            labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
-        return self.loss(image, labels, mask, keys)
+        return self.loss(image.float(), labels.long(), mask, keys)
 
     @torch.inference_mode()
     def sample(
@@ -119,7 +122,9 @@ class StochasticSegmenter(nn.Module):
         """Any accepted image as a checked tensor "b c h w"; raw intensities are normalised."""
         if isinstance(image, Tensor):
             self._check_image(image)
-            return image
+            return image.float()
+        if getattr(image, "mode", None) in PIL_MODES:
+            image = image.convert(PIL_MODES[image.mode])
         raw = np.asarray(image)
         if raw.ndim == 2:
             raw = raw[..., None]
@@ -161,9 +166,13 @@ class StochasticSegmenter(nn.Module):
             )
         if labels.is_floating_point():
             raise UserError(f"labels: expected integers, got {labels.dtype}; convert with labels.long()")
-        if mask is not None and mask.shape != labels.shape:
-            raise UserError(f"mask: expected the labels' shape {tuple(labels.shape)}, got {tuple(mask.shape)}")
-        low, high = (int(v) for v in torch.aminmax(labels))
+        if mask is not None and (mask.shape != labels.shape or mask.dtype != torch.bool):
+            raise UserError(
+                f"mask: expected torch.bool of the labels' shape {tuple(labels.shape)}, False = void, "
+                f"got {mask.dtype} of shape {tuple(mask.shape)}"
+            )
+        known = labels.long() if mask is None else labels.long().masked_fill(~mask, 0)
+        low, high = (int(v) for v in torch.aminmax(known))
         if low < 0 or high >= self.num_classes:
             raise UserError(
                 f"labels: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "

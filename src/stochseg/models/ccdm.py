@@ -70,7 +70,8 @@ class CCDM(StochasticSegmenter):
         name = options.sampler or self.config.sampler
         if name not in SAMPLERS:
             raise unknown_name("sampler", name, SAMPLERS)
-        grid = make_grid(self.config.grid, self.process.schedule, options.steps or self.config.steps)
+        steps = self.config.steps if options.steps is None else options.steps
+        grid = make_grid(self.config.grid, self.process.schedule, steps)
         b, _, h, w = image.shape
         condition = self.denoiser.encode(image)
         streams = [(*key, i) for key in keys for i in range(n)]

@@ -33,7 +33,7 @@ def save(model: StochasticSegmenter, path: str | Path, *, state: dict[str, Tenso
     state: weights to store instead of the model's own (their moving average, say).
     """
     path = Path(path)
-    with replaced_folder(path) as folder:
+    with replaced_folder(path, sign=CONFIG) as folder:
         write_model(model, folder, state=state)
     return path
 
@@ -132,17 +132,25 @@ def _first(keys: list[str]) -> str:
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not."""
+def replaced_folder(path: Path, *, sign: str) -> Iterator[Path]:
+    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not.
+
+    sign: the file by which an older folder of the same kind is known; any other folder is left alone.
+    """
+    path = Path(os.path.abspath(path))  # "." has no name to put a scratch folder beside
+    if path.exists() and not (path / sign).is_file() and not (path.is_dir() and next(path.iterdir(), None) is None):
+        raise UserError(f"{path} exists and has no {sign}, so it is not replaced; give the path of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    old = scratch.with_name(scratch.name + ".old")
     try:
         yield scratch
         scratch.chmod(0o755)
-        old = scratch.with_name(scratch.name + ".old")
         if path.exists():
             os.replace(path, old)
         os.replace(scratch, path)
-        shutil.rmtree(old, ignore_errors=True)
     finally:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(scratch, ignore_errors=True)

@@ -44,7 +44,7 @@ class UNetCE(StochasticSegmenter):
     def loss(self, image: Tensor, labels: Tensor, mask: Tensor | None, keys: Sequence[Key]) -> dict[str, Tensor]:
         b, k = labels.shape[:2]
         rows = torch.arange(b, device=image.device)
-        rater = (SeededNoise(keys, image.device).uniform((b,)) * k).long()
+        rater = (SeededNoise(keys, image.device).uniform((b, 1)) * k).long().squeeze(1)
         terms = F.cross_entropy(self.logits(image), labels[rows, rater], reduction="none")
         if mask is not None:
             terms = terms.masked_fill(~mask[rows, rater], 0.0)

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from stochseg.errors import UserError
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.io import load_weights, read_json, read_tensors, replaced_folder, write_model
+from stochseg.models.io import CONFIG, load_weights, read_json, read_tensors, replaced_folder, write_model
 
 
 @dataclass
@@ -38,7 +38,7 @@ def save_checkpoint(
     progress: Progress,
 ) -> None:
     """The averaged weights as the model, the trained weights and the optimiser's moments as its state."""
-    with replaced_folder(folder) as scratch:
+    with replaced_folder(folder, sign=CONFIG) as scratch:
         write_model(model, scratch, state=ema.module.state_dict())
         state = scratch / "state"
         state.mkdir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpo
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.stream import TrainingStream
+from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
 LOG_FILE = "log.jsonl"
@@ -55,8 +58,9 @@ def train(
     console = console or Console(stderr=True)
     processes = join(device)
     try:
-        _open_run(config, out, resume, processes)
+        _check_run(config, out, resume)
         run = _Run(config, out, processes, console)
+        _begin_run(config, out, processes)
         if resume and (out / "last").exists():
             run.restore()
         run.fit()
@@ -71,7 +75,7 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     return open_dataset(config.data.name, split, **{**config.data.options, **further})
 
 
-def _open_run(config: TrainConfig, out: Path, resume: bool, processes: Processes) -> None:
+def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     file = out / CONFIG_FILE
     if file.exists() and not resume:
         raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
@@ -83,10 +87,14 @@ def _open_run(config: TrainConfig, out: Path, resume: bool, processes: Processes
                 f"{out} was trained with another {', '.join(changed)}; a resumed run may change only "
                 f"{', '.join(sorted(FREE_KEYS))}. Give another --out for a new run"
             )
+
+
+def _begin_run(config: TrainConfig, out: Path, processes: Processes) -> None:
+    """Write the config once data and model have opened: a run that could not begin leaves nothing behind."""
     processes.wait()
     if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
-        write_config(config, file)
+        write_config(config, out / CONFIG_FILE)
 
 
 def moving_average(model: torch.nn.Module, decay: float) -> AveragedModel:
@@ -107,6 +115,8 @@ class _Run:
         self.config, self.out, self.processes, self.console = config, out, processes, console
         train_data = open_split(config, "train")
         self.val_data = open_split(config, "val")
+        if len(self.val_data) == 0:
+            raise UserError("the validation split is empty")
         self.stream = TrainingStream(
             train_data,
             batch_size=config.batch_size,
@@ -146,13 +156,14 @@ class _Run:
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
-        with _Log(self.out, self.processes.is_main) as log, self._bar() as advance:
+        with _Log(self.out, self.processes.is_main, start) as log, self._bar() as advance:
             try:
                 for draw in loader:
-                    loss, norm = self._step(draw)
-                    schedule.step()
-                    self.progress.step += 1
-                    self.progress.seconds = time.perf_counter() - began
+                    with _uninterrupted():
+                        loss, norm = self._step(draw)
+                        schedule.step()
+                        self.progress.step += 1
+                        self.progress.seconds = time.perf_counter() - began
                     step = self.progress.step
                     advance(step, loss)
                     if step % config.log_every == 0 or step == config.steps:
@@ -175,21 +186,23 @@ class _Run:
             loss = self.parallel(batch.image.to(device), batch.labels.to(device), mask, draw.keys)["loss"]
         value = self.processes.total(loss.item())[0] / self.processes.world
         if not math.isfinite(value):
-            self._diverged(value)
+            self._diverged("loss", value)
         self.optimizer.zero_grad(set_to_none=True)
         self.amp.backward(loss)
         self.amp.unscale(self.optimizer)
         limit = self.config.clip if self.config.clip is not None else math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if not math.isfinite(norm) and not self.amp.rescues_overflow:
+            self._diverged("gradient", norm)
         self.amp.step(self.optimizer)
         self.ema.update_parameters(self.model)
-        return value, norm.item()
+        return value, norm
 
-    def _diverged(self, value: float) -> None:
+    def _diverged(self, what: str, value: float) -> None:
         last = self.out / "last"
         kept = f"the last good checkpoint is {last}" if last.exists() else "no checkpoint had been written yet"
         raise TrainingDiverged(
-            f"the loss became {value} at step {self.progress.step + 1} (finite expected); {kept}. "
+            f"the {what} became {value} at step {self.progress.step + 1} (finite expected); {kept}. "
             f"Try a lower lr (now {self.config.lr:g}), clip=1.0, warmup=500 or precision=float32, and check the images"
         )
 
@@ -204,7 +217,8 @@ class _Run:
         for i in chosen[self.processes.rank :: self.processes.world]:
             example = self.val_data[i]
             samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
-            score += ged(samples.labels, example.labels[None], model.num_classes).item()
+            raters = Batch.collate([example], model.info.ignore).labels
+            score += ged(samples.labels, raters, model.num_classes).item()
             done += 1
             if len(rows) < 4:
                 rows.append((example, samples))
@@ -252,9 +266,12 @@ class _Run:
 class _Log:
     """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
 
-    def __init__(self, out: Path, active: bool):
+    def __init__(self, out: Path, active: bool, start: int):
         self.out = out
-        self.board = SummaryWriter(str(out / "tensorboard")) if active else None
+        self.board = None
+        if active:
+            _forget_after(start, out / LOG_FILE)
+            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=start + 1)
 
     def __enter__(self) -> _Log:
         return self
@@ -278,6 +295,39 @@ class _Log:
             self.board.add_figure("val/samples", figure, step, close=False)
 
 
+def _forget_after(step: int, log: Path) -> None:
+    """Drop the records of steps that were lost with a crash: they are about to be taken again."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_text().splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except json.JSONDecodeError:  # the line at which a crash cut the file
+            break
+        kept.append(line)
+    log.write_text("".join(kept))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, so that a checkpoint never holds half an optimiser step."""
+    if threading.current_thread() is not threading.main_thread():  # which receives no signals
+        yield
+        return
+    caught: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
+    if caught:
+        signal.raise_signal(caught[0])
+
+
 class _Precision:
     """Mixed precision where the device has it; float32 otherwise does nothing."""
 
@@ -289,6 +339,11 @@ class _Precision:
         self.device = device.type
         self.dtype = getattr(torch, name)
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
+
+    @property
+    def rescues_overflow(self) -> bool:
+        """Whether a gradient that is not finite is met by a smaller loss scale and a skipped step."""
+        return self.scaler.is_enabled()
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)

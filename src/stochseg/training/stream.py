@@ -29,6 +29,11 @@ class Draw:
     keys: list[Key]
 
 
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng((seed, ORDER, epoch)).permutation(size)
+
+
 class TrainingStream(torch.utils.data.Dataset):
     """Item `step` is this process's share of the batch of that step."""
 
@@ -53,16 +58,12 @@ class TrainingStream(torch.utils.data.Dataset):
         self.seed = seed
         self.augment = AUGMENTATIONS[augment]
         self.share = range(rank, batch_size, world)
-        self._order = lru_cache(maxsize=2)(self._permutation)
-
-    def _permutation(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, ORDER, epoch)).permutation(len(self.data))
 
     def __getitem__(self, step: int) -> Draw:
         examples, keys = [], []
         for j in self.share:
             epoch, place = divmod(step * self.batch_size + j, len(self.data))
-            example = self.data[int(self._order(epoch)[place])]
+            example = self.data[int(_order(self.seed, epoch, len(self.data))[place])]
             rng = np.random.default_rng((self.seed, AUGMENT, epoch, place))
             examples.append(self.augment(example, rng, self.data.info))
             keys.append((self.seed, LOSS, epoch, place))

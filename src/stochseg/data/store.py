@@ -1,0 +1,343 @@
+"""The packed store: one HDF5 file with all splits of a data set, made for random reads.
+
+    /                      attributes: format, version, info (JSON), provenance (JSON)
+    /examples              one row an example: id, group, split, block, row, raters (JSON list), spacing, sha256
+    /blocks/HxWxC/images   "n h w c", one chunk an example, gzip, with checksums
+    /blocks/HxWxC/labels   "n k h w", one chunk an example; unused rater places are 0 and not read
+
+Images of one size and type share a block. Splits are stored, never drawn. Every HDF5 reader can open it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stochseg.config import Config
+from stochseg.data.protocol import register_dataset
+from stochseg.errors import UserError, unknown_name
+from stochseg.types import DatasetInfo, Example
+
+FORMAT, VERSION = "stochseg-data", 1
+SHARD = 512
+"""Examples written at once: what an interrupted import loses at most."""
+
+
+class Provenance(Config):
+    """Where the data came from and what one may do with it."""
+
+    kind: str
+    source: str
+    licence: str = "not stated"
+    citation: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One example as it is stored: raw intensities "h w c", label maps "k h w", and its names."""
+
+    id: str
+    group: str
+    split: str
+    image: np.ndarray
+    labels: np.ndarray
+    raters: tuple[str, ...] = ()
+    spacing: tuple[float, float] | None = None
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise UserError("packed data needs h5py; install it with: pip install 'stochseg[data]'") from None
+    return h5py
+
+
+@dataclass(frozen=True)
+class Item:
+    """An example yet to be read. `read` opens the files and returns raw image, label maps, raters, spacing."""
+
+    id: str
+    group: str
+    split: str
+    read: Callable[[], Record]
+
+
+Importer = Callable[[Path], "Plan"]
+IMPORTERS: dict[str, Importer] = {}
+
+
+def register_importer(kind: str) -> Callable[[Importer], Importer]:
+    """Decorator: `plan_import(kind, source)` finds this function."""
+
+    def add(importer: Importer) -> Importer:
+        IMPORTERS[kind] = importer
+        return importer
+
+    return add
+
+
+def plan_import(kind: str, source: Path) -> Plan:
+    """What importing `source` as `kind` would do."""
+    if kind not in IMPORTERS:
+        raise unknown_name("kind of data", kind, IMPORTERS)
+    if not source.exists():
+        raise UserError(f"{source} does not exist; give the folder or file of the data set")
+    return IMPORTERS[kind](source)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an import will do: found by looking at the source's names, before any pixel is read."""
+
+    info: DatasetInfo
+    provenance: Provenance
+    items: Sequence[Item]
+    max_raters: int
+
+    def fingerprint(self) -> str:
+        """Names the plan, so that an interrupted import goes on only with the same one."""
+        listing = [(item.id, item.group, item.split) for item in self.items]
+        text = json.dumps([self.info.model_dump(mode="json"), self.provenance.model_dump(mode="json"), listing])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Import as planned into `out`, all or nothing. An interrupted import goes on where it stopped when called again;
+    one that fails leaves nothing behind."""
+    h5py = _h5py()
+    _check_plan(plan, out)
+    scratch = out.with_name(f".{out.name}.import")
+    mark = scratch / f"plan-{plan.fingerprint()[:16]}"
+    if scratch.exists() and not mark.exists():
+        shutil.rmtree(scratch)
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        shards = []
+        for start in range(0, len(plan.items), SHARD):
+            items = plan.items[start : start + SHARD]
+            file = scratch / f"shard-{start // SHARD:05d}.h5"
+            if not file.exists():
+                part = file.with_suffix(".part")
+                with h5py.File(part, "w", libver="latest") as handle:
+                    _write_shard(handle, plan, [_checked(item.read(), item, plan) for item in items])
+                part.replace(file)
+            shards.append(file)
+            if progress is not None:
+                progress(start + len(items), len(plan.items))
+        part = scratch / "store.part"
+        with h5py.File(part, "w", libver="latest") as handle:
+            _merge(handle, plan, shards)
+        os.replace(part, out)
+    except KeyboardInterrupt:
+        raise
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise UserError(
+            f"cannot write {out}: {error.strerror or error}; free some space or give another place"
+        ) from error
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
+    return out
+
+
+def _check_plan(plan: Plan, out: Path) -> None:
+    if not plan.items:
+        raise UserError(
+            f"{plan.provenance.source}: nothing to import as {plan.provenance.kind!r}; check the path and the kind"
+        )
+    if out.exists():
+        raise UserError(f"{out} exists; give another name, or remove it first")
+    splits: dict[str, str] = {}
+    seen: set[str] = set()
+    for item in plan.items:
+        if item.id in seen:
+            raise UserError(f"two examples are called {item.id!r}; names must differ")
+        seen.add(item.id)
+        if splits.setdefault(item.group, item.split) != item.split:
+            raise UserError(
+                f"group {item.group!r} is in both {splits[item.group]!r} and {item.split!r} (example {item.id!r}); "
+                "a patient must not be in two splits"
+            )
+
+
+def _checked(record: Record, item: Item, plan: Plan) -> Record:
+    """What the store relies on, said with the example's name."""
+    info, (h, w) = plan.info, record.image.shape[:2]
+    if record.image.ndim != 3 or record.image.shape[2] != info.image_channels:
+        raise UserError(
+            f"{item.id}: expected an image of {info.image_channels} channel(s), got shape {record.image.shape}"
+        )
+    if not np.isfinite(record.image).all():
+        raise UserError(f"{item.id}: the image has NaN or infinite values; replace them first")
+    if record.labels.ndim != 3 or len(record.labels) == 0:
+        raise UserError(f"{item.id}: the image has no label map; every example needs at least one rater")
+    if record.labels.shape[1:] != (h, w):
+        raise UserError(f"{item.id}: label maps of {record.labels.shape[1:]}, the image is {(h, w)}; they must match")
+    allowed = set(range(info.num_classes)) | ({info.ignore} if info.ignore is not None else set())
+    wrong = sorted(set(np.unique(record.labels).tolist()) - allowed)
+    if wrong:
+        raise UserError(
+            f"{item.id}: labels {wrong[:5]} are not declared; expected 0..{info.num_classes - 1}"
+            + (f" or {info.ignore} (void)" if info.ignore is not None else "")
+        )
+    return record
+
+
+# ---------------------------------------------------------------------- writing
+
+_COMPRESSION = {"compression": "gzip", "compression_opts": 6, "fletcher32": True}
+
+
+def _index_dtype(h5py: Any) -> np.dtype:
+    text = h5py.string_dtype()
+    names = [(key, text) for key in ("id", "group", "split", "block", "raters", "sha256")]
+    return np.dtype([*names, ("row", "i8"), ("count", "i4"), ("spacing", "f8", (2,))])
+
+
+def _write_shard(handle: Any, plan: Plan, records: Sequence[Record]) -> None:
+    """Images and labels by block, and the index rows whose `row` counts within the shard."""
+    label_type = np.uint8 if max(plan.info.num_classes, plan.info.ignore or 0) <= 255 else np.uint16
+    blocks: dict[str, list[Record]] = {}
+    index = np.empty(len(records), dtype=_index_dtype(_h5py()))
+    for i, record in enumerate(records):
+        h, w, c = record.image.shape
+        block = f"{h}x{w}x{c}-{record.image.dtype.name}"
+        members = blocks.setdefault(block, [])
+        digest = hashlib.sha256(np.ascontiguousarray(record.image).tobytes()).hexdigest()
+        spacing = record.spacing or (np.nan, np.nan)
+        names = (record.id, record.group, record.split, block, json.dumps(record.raters), digest)
+        index[i] = (*names, len(members), len(record.labels), spacing)
+        members.append(record)
+    for block, members in blocks.items():
+        images = np.stack([r.image for r in members])
+        labels = np.zeros((len(members), plan.max_raters, *images.shape[1:3]), dtype=label_type)
+        for row, record in zip(labels, members, strict=True):
+            row[: len(record.labels)] = record.labels
+        group = handle.create_group(f"blocks/{block}")
+        group.create_dataset("images", data=images, chunks=(1, *images.shape[1:]), **_COMPRESSION)
+        group.create_dataset("labels", data=labels, chunks=(1, *labels.shape[1:]), **_COMPRESSION)
+    handle.create_dataset("examples", data=index)
+
+
+def _merge(handle: Any, plan: Plan, shards: Sequence[Path]) -> None:
+    """All shards as one store; compressed chunks are copied as they are."""
+    h5py = _h5py()
+    handle.attrs["format"], handle.attrs["version"] = FORMAT, VERSION
+    handle.attrs["info"] = plan.info.model_dump_json()
+    handle.attrs["provenance"] = plan.provenance.model_dump_json()
+    rows = []
+    for file in shards:
+        with h5py.File(file, "r") as shard:
+            index = shard["examples"][()]
+            for block, part in shard["blocks"].items():
+                start = _append(handle, block, part)
+                index["row"][index["block"] == block.encode()] += start
+            rows.append(index)
+    handle.create_dataset("examples", data=np.concatenate(rows), dtype=_index_dtype(h5py))
+
+
+def _append(handle: Any, block: str, part: Any) -> int:
+    """Copy a shard's block behind what is there; returns the row at which it begins."""
+    start = 0
+    for name in ("images", "labels"):
+        source = part[name]
+        path = f"blocks/{block}/{name}"
+        if path not in handle:
+            shape = (0, *source.shape[1:])
+            limits = (None, *source.shape[1:])
+            handle.create_dataset(path, shape, source.dtype, maxshape=limits, chunks=source.chunks, **_COMPRESSION)
+        target = handle[path]
+        start = len(target)
+        target.resize(start + len(source), axis=0)
+        rest = (0,) * (source.ndim - 1)
+        for i in range(len(source)):
+            mask, chunk = source.id.read_direct_chunk((i, *rest))
+            target.id.write_direct_chunk((start + i, *rest), chunk, mask)
+    return start
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@register_dataset("store")
+class Store:
+    """One split of a packed store, read example by example; larger than memory is fine."""
+
+    def __init__(self, split: str, *, path: str):
+        self.path = Path(path)
+        self._handle: tuple[int, Any] | None = None
+        handle = self._open()
+        self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
+        self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
+        index = handle["examples"][()]
+        splits = sorted({name.decode() for name in index["split"]})
+        if split not in splits:
+            raise unknown_name(f"split of {path}", split, splits)
+        self.split = split
+        self.index = index[index["split"] == split.encode()]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, i: int) -> Example:
+        row = self.index[i]
+        image, labels = self.read(i)
+        spacing = tuple(float(v) for v in row["spacing"])
+        return Example(
+            image=self.info.normalisation(torch.from_numpy(image).permute(2, 0, 1)),
+            labels=torch.from_numpy(labels.astype(np.int64)),
+            id=row["id"].decode(),
+            group=row["group"].decode(),
+            spacing=None if np.isnan(spacing[0]) else (spacing[0], spacing[1]),
+            raters=tuple(json.loads(row["raters"])),
+        )
+
+    def read(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Raw image "h w c" and label maps "k h w" as stored."""
+        row = self.index[i]
+        try:
+            block = self._open()[f"blocks/{row['block'].decode()}"]
+            return block["images"][row["row"]], block["labels"][row["row"], : row["count"]]
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: example {row['id'].decode()!r} is damaged ({error}); import it again"
+            ) from None
+
+    def _open(self) -> Any:
+        """An open file of this process: a handle must not cross a fork."""
+        if self._handle is None or self._handle[0] != os.getpid():
+            self._handle = (os.getpid(), _open_file(self.path))
+        return self._handle[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handle": None}
+
+
+def _open_file(path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"no data at {path}; make it with: stochseg data import KIND SOURCE {path}")
+    try:
+        handle = _h5py().File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path} is not a readable data store ({error}); import it again") from None
+    if handle.attrs.get("format") != FORMAT:
+        raise UserError(
+            f"{path}: expected format {FORMAT!r}, got {handle.attrs.get('format')!r}; not a stochseg data store"
+        )
+    if handle.attrs["version"] != VERSION:
+        raise UserError(f"{path}: format version {handle.attrs['version']}, this stochseg reads {VERSION}; upgrade it")
+    return handle

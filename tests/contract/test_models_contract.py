@@ -1,0 +1,254 @@
+"""What every registered model promises, over the whole registry.
+
+Parameters are randomised where a test looks at samples: several layers begin at zero, and a model that says
+nothing keeps any promise.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from stochseg.data import Phantoms
+from stochseg.errors import UserError
+from stochseg.models import MODELS, create, load, save
+from stochseg.types import Batch, DatasetInfo
+
+SMALLEST = {"base": 8, "multipliers": [1, 2], "blocks": 1}
+# Channels enough that a group of the normalisation holds two: with one, some gradients are only rounding.
+WIDER = {**SMALLEST, "base": 64}
+STEPS = 4
+# A pixel whose two best labels are within rounding of each other may go either way.
+PIXELS_THAT_MAY_DIFFER = 1e-3
+
+
+@pytest.fixture(params=sorted(MODELS))
+def name(request) -> str:
+    return request.param
+
+
+def fresh(name, classes=2, channels=1, info=None, config=SMALLEST):
+    torch.manual_seed(0)
+    return create(name, classes, channels, info=info, **config)
+
+
+def lively(name, classes=2, channels=1, info=None, config=SMALLEST):
+    """A model whose outputs depend on everything they can depend on."""
+    model = fresh(name, classes, channels, info, config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def images(b, channels=1, h=16, w=16):
+    return torch.rand(b, channels, h, w, generator=torch.Generator().manual_seed(2)) * 2 - 1
+
+
+def labels(b, k, classes, h=16, w=16):
+    return torch.randint(classes, (b, k, h, w), generator=torch.Generator().manual_seed(3))
+
+
+def phantoms(count, size=16):
+    data = Phantoms("train", size=size, count=count)
+    return Batch.collate([data[i] for i in range(count)])
+
+
+def share_differing(a, b) -> float:
+    return (a != b).float().mean().item()
+
+
+# --- training ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(2, 1), (4, 3)])
+@pytest.mark.parametrize("raters", [1, 3])
+def test_loss_is_a_finite_scalar_with_a_gradient(name, classes, channels, raters):
+    loss = fresh(name, classes, channels)(images(2, channels), labels(2, raters, classes))["loss"]
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    assert loss.requires_grad
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(2, 1), (4, 3)])
+def test_gradients_reach_every_trainable_parameter(name, classes, channels):
+    model = lively(name, classes, channels, config=WIDER).train()
+    model(images(2, channels, 8, 8), labels(2, 3, classes, 8, 8))["loss"].backward()
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    size = {n: 0.0 if p.grad is None else p.grad.abs().max().item() for n, p in trained.items()}
+    # Less than a hundred-thousandth of the largest is rounding, not a gradient.
+    assert [n for n, s in size.items() if not 1e-5 * max(size.values()) < s < np.inf] == []
+
+
+def test_loss_falls_on_a_handful_of_phantoms(name):
+    model, batch = fresh(name), phantoms(8)
+    held = [[(7, i, j) for i in range(8)] for j in range(8)]
+
+    @torch.no_grad()
+    def loss():
+        return np.mean([model(batch.image, batch.labels, keys=keys)["loss"].item() for keys in held])
+
+    before = loss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(batch.image, batch.labels)["loss"].backward()
+        optimizer.step()
+    assert loss() < 0.6 * before
+
+
+def test_equal_keys_give_equal_losses(name):
+    model, x, y = lively(name), images(2), labels(2, 4, 2)
+    one, two = (model(x, y, keys=[(5, 1), (5, 2)])["loss"] for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_loss_of_a_batch_is_the_mean_over_its_examples(name):
+    model, x, y, keys = lively(name), images(4), labels(4, 3, 2), [(9, i) for i in range(4)]
+    alone = [model(x[i : i + 1], y[i : i + 1], keys=keys[i : i + 1])["loss"] for i in range(4)]
+    torch.testing.assert_close(model(x, y, keys=keys)["loss"], torch.stack(alone).mean(), rtol=1e-5, atol=1e-6)
+
+
+def test_labels_under_the_mask_do_not_matter(name):
+    model, x, y = lively(name), images(2), labels(2, 3, 2)
+    mask = torch.rand(y.shape, generator=torch.Generator().manual_seed(4)) < 0.7
+    keys = [(1, 0), (1, 1)]
+    reference = model(x, y, mask, keys)["loss"]
+    for void in (1 - y, torch.full_like(y, 255), torch.full_like(y, -1)):
+        assert torch.equal(model(x, torch.where(mask, y, void), mask, keys)["loss"], reference)
+    assert not torch.equal(model(x, torch.where(mask, 1 - y, y), mask, keys)["loss"], reference)
+
+
+def test_a_mask_of_nothing_is_no_mask(name):
+    model, x, y, keys = lively(name), images(2), labels(2, 3, 2), [(1, 0), (1, 1)]
+    assert torch.equal(model(x, y, torch.ones_like(y, dtype=torch.bool), keys)["loss"], model(x, y, keys=keys)["loss"])
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type(name, kind):
+    model, x, y = lively(name), images(1), labels(1, 2, 2)
+    assert torch.equal(model(x, y.to(kind), keys=[(0,)])["loss"], model(x, y, keys=[(0,)])["loss"])
+
+
+# --- sampling ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(2, 1), (4, 3)])
+def test_samples_are_label_maps_with_probabilities(name, classes, channels):
+    out = lively(name, classes, channels).sample(images(2, channels), 3, steps=STEPS)
+    assert out.labels.shape == (2, 3, 16, 16)
+    assert out.labels.dtype == torch.int64
+    assert out.labels.min() >= 0
+    assert out.labels.max() < classes
+    assert out.mean.shape == (2, classes, 16, 16)
+    torch.testing.assert_close(out.mean.sum(1), torch.ones(2, 16, 16), rtol=0, atol=1e-5)
+    assert out.mean.min() >= 0
+    assert out.weights.shape == (2, 3)
+    torch.testing.assert_close(out.weights.sum(1), torch.ones(2), rtol=0, atol=1e-6)
+    assert out.evaluations >= 1
+    assert out.labels.unique().numel() > 1, "the randomised model drew one label everywhere; the test shows nothing"
+
+
+def test_the_seed_decides_the_samples(name):
+    model, x = lively(name), images(2)
+    first, again, other = (model.sample(x, 4, seed=seed, steps=STEPS) for seed in (3, 3, 4))
+    assert torch.equal(first.labels, again.labels)
+    assert torch.equal(first.mean, again.mean)
+    if (first.labels != first.labels[:, :1]).any():  # a stochastic model
+        assert not torch.equal(first.labels, other.labels)
+
+
+def test_a_sample_does_not_depend_on_how_many_are_drawn(name):
+    model, x = lively(name), images(2)
+    few, many = (model.sample(x, n, steps=STEPS).labels for n in (3, 11))
+    assert share_differing(few, many[:, :3]) <= PIXELS_THAT_MAY_DIFFER
+
+
+def test_a_sample_does_not_depend_on_the_other_images(name):
+    model, x = lively(name), images(16)
+    together = model.sample(x, 2, steps=STEPS).labels
+    alone = torch.cat([model.sample(x[i : i + 1], 2, steps=STEPS).labels for i in range(16)])
+    assert share_differing(together, alone) <= PIXELS_THAT_MAY_DIFFER
+
+
+def test_the_order_of_images_changes_no_bit(name):
+    model, x = lively(name), images(4)
+    order = torch.tensor([2, 0, 3, 1])
+    straight, shuffled = model.sample(x, 3, steps=STEPS), model.sample(x[order], 3, steps=STEPS)
+    assert torch.equal(shuffled.labels, straight.labels[order])
+    assert torch.equal(shuffled.mean, straight.mean[order])
+
+
+def test_sampling_leaves_global_random_numbers_alone(name):
+    model = lively(name)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    model.sample(images(1), 2, steps=STEPS)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_sampling_restores_the_training_mode(name, training):
+    model = lively(name).train(training)
+    model.sample(images(1), 1, steps=STEPS)
+    assert model.training is training
+    with pytest.raises(UserError):
+        model.sample(torch.zeros(1, 5, 8, 8), 1)
+    assert model.training is training
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 13)])
+def test_any_size(name, size):
+    model = lively(name, config=WIDER)
+    assert model.sample(images(1, 1, *size), 1, steps=STEPS).labels.shape == (1, 1, *size)
+    assert torch.isfinite(model(images(1, 1, *size), labels(1, 2, 2, *size))["loss"])
+
+
+# --- what goes in -----------------------------------------------------------------------------------------
+
+
+def test_grey_images_in_every_form(name):
+    info = DatasetInfo(num_classes=2, image_channels=1, normalisation={"mean": (90.0,), "std": (40.0,)})
+    model = lively(name, info=info)
+    raw = np.random.default_rng(0).integers(0, 256, (9, 12), dtype=np.uint8)
+    normalised = (torch.from_numpy(raw).float() - 90) / 40
+    expected = model.sample(normalised[None, None], 2, steps=STEPS)
+    forms = [raw, raw[..., None], raw.astype(np.float64), raw.astype(np.uint16), Image.fromarray(raw)]
+    for form in [*forms, normalised[None, None].double()]:
+        out = model.sample(form, 2, steps=STEPS)
+        assert torch.equal(out.labels, expected.labels)
+        assert torch.equal(out.mean, expected.mean)
+
+
+def test_colour_images_in_every_form(name):
+    info = DatasetInfo(
+        num_classes=3, image_channels=3, normalisation={"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}
+    )
+    model = lively(name, 3, 3, info=info)
+    indices = np.random.default_rng(0).integers(0, 4, (9, 12), dtype=np.uint8)
+    palette = np.array([[0, 10, 200], [90, 90, 90], [255, 0, 0], [3, 250, 8]], np.uint8)
+    raw = palette[indices]
+    mean, std = torch.tensor([90.0, 100.0, 110.0]), torch.tensor([40.0, 50.0, 60.0])
+    expected = model.sample(((torch.from_numpy(raw).float() - mean) / std).permute(2, 0, 1)[None], 2, steps=STEPS)
+    by_palette = Image.fromarray(indices, mode="P")
+    by_palette.putpalette(palette.flatten().tolist())
+    for form in (raw, raw.astype(np.float32), Image.fromarray(raw), by_palette):
+        assert torch.equal(model.sample(form, 2, steps=STEPS).labels, expected.labels)
+
+
+# --- on disk ----------------------------------------------------------------------------------------------
+
+
+def test_saving_and_loading_changes_no_bit(name, tmp_path):
+    info = DatasetInfo(num_classes=3, image_channels=1, class_names=("sky", "sea", "ship"), ignore=255)
+    model = lively(name, 3, info=info)
+    again = load(save(model, tmp_path / "model"))
+    assert (type(again), again.info, again.config) == (type(model), model.info, model.config)
+    assert not again.training
+    expected, out = (m.sample(images(2), 3, seed=1, steps=STEPS) for m in (model, again))
+    assert torch.equal(out.labels, expected.labels)
+    assert torch.equal(out.mean, expected.mean)

@@ -1,0 +1,130 @@
+"""The training objective: finite gradients at any logits, gradients against finite differences, the mask."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stochseg.core import CategoricalProcess, cosine, kl_terms, linear, prior_kl
+
+T = 250
+
+
+def process(num_classes: int) -> CategoricalProcess:
+    return CategoricalProcess(cosine(T), num_classes)
+
+
+def labels(num_classes: int, seed: int, rows: int = 3) -> torch.Tensor:
+    return torch.randint(num_classes, (rows, 4, 5), generator=torch.Generator().manual_seed(seed))
+
+
+def steps(*t: int) -> torch.Tensor:
+    return torch.tensor(t)
+
+
+@pytest.mark.parametrize("num_classes", [2, 20])
+@pytest.mark.parametrize("scale", [100.0, 1e4])
+@pytest.mark.parametrize("favoured", ["right", "wrong", "random"])
+def test_gradients_are_finite_for_any_logits(num_classes, scale, favoured):
+    """t = 1, 2 and T, x_t equal to x0 and not; the network as sure of itself as float32 allows."""
+    x0 = labels(num_classes, 0)
+    for x_t in (x0, (x0 + 1) % num_classes):
+        if favoured == "random":
+            logits = scale * torch.randn(3, num_classes, 4, 5, generator=torch.Generator().manual_seed(1))
+        else:
+            target = x0 if favoured == "right" else (x0 + 1) % num_classes
+            logits = scale * F.one_hot(target, num_classes).permute(0, 3, 1, 2).float()
+        logits.requires_grad_()
+        terms = kl_terms(process(num_classes), torch.log_softmax(logits, 1), x0, x_t, steps(1, 2, T))
+        assert bool(torch.isfinite(terms).all())
+        terms.sum().backward()
+        assert bool(torch.isfinite(logits.grad).all())
+        if favoured == "wrong":
+            assert terms[0].min().item() == pytest.approx(scale, rel=1e-6)
+            assert logits.grad[0].abs().max().item() == pytest.approx(
+                1.0, rel=1e-6
+            )  # cross-entropy pulls at full strength
+
+
+@pytest.mark.parametrize("schedule", [cosine(6), linear(6)])
+def test_gradient_is_the_finite_difference(schedule):
+    p = CategoricalProcess(schedule, 3)
+    generator = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(6, 3, 2, 2, generator=generator, dtype=torch.float64)
+    x0, x_t = (torch.randint(3, (6, 2, 2), generator=generator) for _ in range(2))
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        return kl_terms(p, torch.log_softmax(values, 1), x0, x_t, torch.arange(1, 7))
+
+    assert torch.autograd.gradcheck(loss, logits.requires_grad_(), eps=1e-6, atol=1e-7, rtol=1e-6)
+
+
+def test_the_mask_removes_terms_and_gradients_exactly():
+    num_classes = 5
+    x0, x_t = labels(num_classes, 0), labels(num_classes, 1)
+    mask = labels(2, 2).bool()
+    assert 0 < mask.sum() < mask.numel()
+    logits = 10 * torch.randn(3, num_classes, 4, 5, generator=torch.Generator().manual_seed(4))
+
+    def run(with_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        values = logits.clone().requires_grad_()
+        terms = kl_terms(process(num_classes), torch.log_softmax(values, 1), x0, x_t, steps(1, 60, T), with_mask)
+        terms.sum().backward()
+        return terms.detach(), values.grad
+
+    (masked, masked_grad), (full, full_grad) = run(mask), run(None)
+    assert torch.equal(masked, full * mask)
+    assert bool((full[~mask] > 0).any())
+    assert torch.equal(masked_grad, torch.where(mask[:, None], full_grad, 0.0))
+    assert bool((full_grad * ~mask[:, None] != 0).any())
+
+
+@pytest.mark.parametrize("num_classes", [2, 20])
+def test_terms_are_never_negative(num_classes):
+    """In float32, up to rounding: predictions near the truth, where the divergence is all cancellation, included."""
+    x0, x_t = labels(num_classes, 0, rows=T), labels(num_classes, 1, rows=T)
+    truth = F.one_hot(x0, num_classes).permute(0, 3, 1, 2).float()
+    generator = torch.Generator().manual_seed(5)
+    for sure, spread in itertools.product((0.0, 3.0, 12.0), (0.0, 1.0)):
+        logits = sure * truth + spread * torch.randn(truth.shape, generator=generator)
+        terms = kl_terms(process(num_classes), torch.log_softmax(logits, 1), x0, x_t, torch.arange(1, T + 1))
+        assert terms.min() >= -1e-6
+
+
+def test_a_certain_and_right_prediction_costs_nothing():
+    p = process(4)
+    x0, x_t = labels(4, 0, rows=T), labels(4, 1, rows=T)
+    terms = kl_terms(p, p.log_onehot(x0), x0, x_t, torch.arange(1, T + 1))
+    assert torch.equal(terms, torch.zeros_like(terms))
+
+
+@pytest.mark.parametrize("num_classes", [2, 20])
+def test_the_first_step_is_the_cross_entropy(num_classes):
+    x0, x_t = labels(num_classes, 0), labels(num_classes, 1)
+    logits = 5 * torch.randn(3, num_classes, 4, 5, generator=torch.Generator().manual_seed(6))
+    terms = kl_terms(process(num_classes), torch.log_softmax(logits, 1), x0, x_t, steps(1, 1, 1))
+    torch.testing.assert_close(terms, F.cross_entropy(logits, x0, reduction="none"), atol=1e-6, rtol=1e-6)
+
+
+def test_a_row_has_its_own_step():
+    p = process(4)
+    x0, x_t = labels(4, 0), labels(4, 1)
+    log_p0 = torch.log_softmax(torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(7)), 1)
+    together = kl_terms(p, log_p0, x0, x_t, steps(1, 90, T))
+    for i, t in enumerate((1, 90, T)):
+        row = slice(i, i + 1)
+        torch.testing.assert_close(together[row], kl_terms(p, log_p0[row], x0[row], x_t[row], steps(t)))
+
+
+def test_prior_term_is_the_divergence_from_uniform():
+    p = CategoricalProcess(linear(20), 4)
+    keep = p.schedule.alpha_bar[20].item()
+    other, same = (1 - keep) / 4, (1 - keep) / 4 + keep
+    want = 3 * other * math.log(4 * other) + same * math.log(4 * same)
+    got = prior_kl(p, torch.tensor([[[0, 3]]]))
+    assert got.flatten().tolist() == pytest.approx([want, want], abs=1e-14)
+    assert prior_kl(process(4), torch.zeros(1, 1, 1, dtype=torch.int64)).item() == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,92 @@
+"""The noise schedules against their formulas, written out with Python's own floats."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stochseg.core import SCHEDULES, Schedule, cosine, linear
+from stochseg.errors import UserError
+
+
+def cosine_by_hand(t: int, num_steps: int = 250, s: float = 0.008) -> float:
+    """Nichol and Dhariwal 2021, Eq. 17."""
+
+    def f(step: int) -> float:
+        return math.cos((step / num_steps + s) / (1 + s) * math.pi / 2) ** 2
+
+    return f(t) / f(0)
+
+
+def test_cosine_follows_its_formula_up_to_the_last_step():
+    table = cosine(250, s=0.008).alpha_bar
+    assert table.dtype == torch.float64
+    assert table[0] == 1.0
+    np.testing.assert_allclose(table[:250], [cosine_by_hand(t) for t in range(250)], rtol=1e-12)
+
+
+def test_the_cap_touches_the_last_step_only():
+    capped, free = cosine(250).beta, cosine(250, max_beta=1 - 1e-9).beta
+    assert torch.equal(capped[:250], free[:250])
+    assert capped[250].item() == pytest.approx(0.999, abs=1e-12)
+    assert free[250] > 0.9999
+
+
+def test_alpha_bar_at_the_end_is_positive_and_tiny():
+    end = cosine(250).alpha_bar[250].item()
+    assert end == pytest.approx(cosine_by_hand(249) * 1e-3, rel=1e-9)
+
+
+def test_linear_is_ho_et_al_at_a_thousand_steps():
+    np.testing.assert_allclose(linear(1000).beta[1:], np.linspace(1e-4, 0.02, 1000), rtol=0, atol=1e-12)
+
+
+def test_linear_ends_equally_noisy_at_other_lengths():
+    ends = [math.log(linear(steps).alpha_bar[-1].item()) for steps in (250, 1000, 4000)]
+    assert max(ends) - min(ends) < 0.05 * abs(ends[1])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@settings(deadline=None, derandomize=True)
+@given(num_steps=st.integers(1, 2000))
+def test_every_schedule_is_the_product_of_its_alphas(name, num_steps):
+    schedule = SCHEDULES[name](num_steps)
+    assert schedule.num_steps == num_steps
+    assert len(schedule.alpha) == len(schedule.beta) == num_steps + 1
+    assert schedule.beta[0] == 0.0
+    assert bool((schedule.alpha_bar > 0).all())
+    np.testing.assert_allclose(np.cumprod(schedule.alpha.numpy()), schedule.alpha_bar, rtol=1e-12)
+
+
+def test_from_betas_multiplies():
+    table = Schedule.from_betas(torch.tensor([0.5, 0.2], dtype=torch.float64)).alpha_bar
+    np.testing.assert_allclose(table, [1.0, 0.5, 0.4], rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([0.99, 0.5], r"alpha_bar\[0\] must be exactly 1 .* got 0.99"),
+        ([1.0, 0.5, 0.5], "must fall strictly"),
+        ([1.0, 0.5, 0.6], "must fall strictly"),
+        ([1.0, 0.5, -0.1], "stay >= 0"),
+        ([1.0, 0.5, float("nan")], "must fall strictly"),
+        ([1.0], r"at least 2 entries, got \(1,\)"),
+        ([[1.0, 0.5]], r"one axis .* got \(1, 2\)"),
+    ],
+)
+def test_a_bad_table_is_refused(table, message):
+    with pytest.raises(UserError, match=message):
+        Schedule(torch.tensor(table, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("num_steps", [0, -3])
+def test_no_steps_is_refused(name, num_steps):
+    with pytest.raises(UserError, match=rf"\(T\) must be at least 1, got {num_steps}"):
+        SCHEDULES[name](num_steps)

@@ -1,0 +1,181 @@
+"""Broken, foreign and half-written checkpoints."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import stochseg.models.io as model_io
+from stochseg.errors import UserError
+from stochseg.evaluation.outputs import write_samples
+from stochseg.models import create, load, save
+
+TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return save(create("ccdm", 2, 1, **TINY), tmp_path / "model")
+
+
+def describe(folder, **changes):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -7])
+def test_weights_cut_short(saved, kept):
+    file = saved / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be read.*damaged or cut short"):
+        load(saved)
+
+
+def test_weights_that_are_noise(saved):
+    (saved / "model.safetensors").write_bytes(bytes(range(256)) * 8)
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be read.*damaged"):
+        load(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "\x00\x01", '{"format": "stochseg-mod'])
+def test_config_that_is_no_json(saved, text):
+    (saved / "config.json").write_text(text)
+    with pytest.raises(UserError, match=r"config\.json is not valid JSON.*damaged"):
+        load(saved)
+
+
+def test_config_in_bytes_that_are_no_text(saved):
+    (saved / "config.json").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(UserError, match=r"config\.json is not valid JSON"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        ({"format": "other"}, "expected format 'stochseg-model', got 'other'; not a stochseg model"),
+        ({"version": 2}, r"format version 2, this stochseg reads 1; upgrade"),
+        ({"model": "ccdm3d"}, r"unknown model \(in .*config\.json\) 'ccdm3d'; known: ccdm"),
+        ({"config": {**TINY, "bass": 1}}, "model 'ccdm': unknown key 'bass'; known keys: .*base"),
+        ({"config": "tiny"}, "model 'ccdm': expected keys such as .*base.*got 'tiny'"),
+        ({"info": {"num_classes": 2}}, r"config\.json: info: key 'image_channels': Field required"),
+        ({"info": []}, r"config\.json: info: expected keys such as"),
+    ],
+)
+def test_config_that_makes_no_sense(saved, changes, pattern):
+    describe(saved, **changes)
+    with pytest.raises(UserError, match=pattern):
+        load(saved)
+
+
+def test_config_that_is_a_list(saved):
+    (saved / "config.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"config\.json: expected a JSON object, got list"):
+        load(saved)
+
+
+def test_weights_of_another_model(saved, tmp_path):
+    other = save(create("unet-ce", 2, 1, **TINY), tmp_path / "other")
+    (saved / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"belongs to another model than 'ccdm'.*missing.*unknown.*keep config\.json"):
+        load(saved)
+
+
+def test_weights_of_another_width(saved, tmp_path):
+    other = save(create("ccdm", 2, 1, **{**TINY, "base": 8}), tmp_path / "other")
+    (saved / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"has shape .*expected .*different models"):
+        load(saved)
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "config.json"])
+def test_a_missing_file(saved, lost):
+    (saved / lost).unlink()
+    with pytest.raises(
+        UserError, match=r"expected model\.safetensors and config\.json there, or in its best/ or last/"
+    ):
+        load(saved)
+
+
+def test_a_missing_folder_and_a_file(tmp_path):
+    with pytest.raises(UserError, match=r"no model at .*nowhere: no such folder; give a run folder"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="no model at .*file"):
+        load(tmp_path / "file")
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("stop", [OSError("disk full"), KeyboardInterrupt()])
+def test_an_interrupted_save_leaves_the_old_model(saved, monkeypatch, stop):
+    before = load(saved).state_dict()
+
+    def half(weights, file):
+        file.write_bytes(b"half")
+        raise stop
+
+    monkeypatch.setattr(model_io, "save_file", half)
+    with pytest.raises(type(stop)):
+        save(create("ccdm", 2, 1, **TINY), saved)
+    monkeypatch.undo()
+    after = load(saved).state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert names(saved.parent) == ["model"]
+
+
+def test_a_save_that_fails_at_the_last_rename_leaves_the_old_model(saved, monkeypatch):
+    replace = model_io.os.replace
+
+    def fail(source, target):
+        if str(target) == str(saved) and not str(source).endswith(".old"):
+            raise OSError("no space for the name")
+        replace(source, target)
+
+    monkeypatch.setattr(model_io.os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        save(create("ccdm", 2, 1, **TINY), saved)
+    monkeypatch.undo()
+    load(saved)
+    assert names(saved.parent) == ["model"]
+
+
+def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
+    model = create("unet-ce", 2, 1, **TINY)
+    assert load(save(model, saved)).name == "unet-ce"
+    (tmp_path / "empty").mkdir()
+    load(save(model, tmp_path / "empty"))
+
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/cat.png").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for path in (tmp_path / "photos", tmp_path / "file", tmp_path):
+        with pytest.raises(UserError, match=r"has no config\.json, so it is not replaced; give .* new folder"):
+            save(model, path)
+    assert (tmp_path / "photos/cat.png").read_text() == (tmp_path / "file").read_text() == "precious"
+
+
+def test_samples_replace_samples_but_nothing_else(tmp_path):
+    model = create("unet-ce", 2, 1, **TINY)
+    image = torch.zeros(1, 1, 8, 8)
+    drawn = model.sample(image, 1)
+    for _ in range(2):
+        write_samples(tmp_path / "a", image, drawn, model.info)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/cat.png").write_text("precious")
+    with pytest.raises(UserError, match=r"has no samples\.npz, so it is not replaced"):
+        write_samples(tmp_path / "photos", image, drawn, model.info)
+    assert names(tmp_path) == ["a", "photos"]
+
+
+def test_extra_tensors_are_refused(saved):
+    file = saved / "model.safetensors"
+    save_file({**model_io.load_file(file), "stowaway": torch.zeros(1)}, file)
+    with pytest.raises(UserError, match=r"0 tensors missing, 1 unknown \(first: 'stowaway'\)"):
+        load(saved)
