@@ -102,7 +102,7 @@ def test_a_missing_folder_and_a_file(tmp_path):
     with pytest.raises(UserError, match=r"no model at .*nowhere: no such folder; give a run folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="no model at .*file"):
+    with pytest.raises(UserError, match=r"no model at .*file"):
         load(tmp_path / "file")
 
 

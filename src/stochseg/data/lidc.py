@@ -9,11 +9,13 @@ import hashlib
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stochseg.data.readers import Tree, stack_labels
-from stochseg.data.store import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.store import Item, Plan, Provenance, Record, open_hdf5, register_importer
+from stochseg.data.unpickle import read_arrays
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
@@ -74,3 +76,110 @@ def _binary(mask: np.ndarray, where: str) -> np.ndarray:
     if not (values <= {0, 255} or values <= {0, 1}):
         raise UserError(f"{where}: expected a mask of 0 and 255, got values {sorted(values)[:6]}")
     return (mask > 0).astype(np.uint8)
+
+
+# ---------------------------------------------------------------------- LIDCv1: one pickle, or one HDF5 made of it
+
+
+@register_importer("lidc-v1")
+def lidc_v1(source: Path) -> Plan:
+    """The pickle of Knegt's Probabilistic U-Net, or the HDF5 file that PHiSeg and CCDM make of it.
+
+    The pickle has no split: its series are divided by the hash that divides the patients of `lidc-slices`. The
+    HDF5 file's own groups train, val and test are kept.
+    """
+    if source.suffix.lower() in (".pickle", ".pkl"):
+        items = _pickle_items(source)
+    elif source.suffix.lower() in (".hdf5", ".h5"):
+        items = _hdf5_items(source)
+    else:
+        raise UserError(f"{source}: expected a .pickle or an .hdf5 file of LIDCv1")
+    provenance = Provenance(
+        kind="lidc-v1", source=source.name, licence=LICENCE, citation=CITATION, note="groups are CT series"
+    )
+    return Plan(INFO, provenance, items, max_raters=4)
+
+
+def _pickle_items(source: Path) -> list[Item]:
+    content = read_arrays(source)
+    if not isinstance(content, dict):
+        raise UserError(f"{source}: expected a dict of slices, got {type(content).__name__}")
+    items = []
+    for key, value in content.items():
+        if not isinstance(value, dict) or not {"image", "masks", "series_uid"} <= value.keys():
+            raise UserError(f"{source}: slice {key!r} lacks image, masks or series_uid; not the LIDCv1 pickle")
+        group = str(value["series_uid"])
+        names = (str(key), group, published_split(group))
+        items.append(Item(*names, partial(_v1_record, source, names, value["image"], value["masks"], 0.0)))
+    return items
+
+
+def _hdf5_items(source: Path) -> list[Item]:
+    file = open_hdf5(source)
+    items = []
+    for split in ("train", "val", "test"):
+        if split not in file or not {"images", "labels", "uids"} <= file[split].keys():
+            raise UserError(
+                f"{source}: expected groups train, val, test with images, labels, uids; {split!r} is not so"
+            )
+        part = file[split]
+        for i, uid in enumerate(part["uids"][()]):
+            names = (f"{split}-{i:05d}", f"series {uid.decode() if isinstance(uid, bytes) else uid}", split)
+            items.append(Item(*names, partial(_hdf5_record, source, names, part, i)))
+    return items
+
+
+def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -> Record:
+    # The file stores intensities - 0.5.
+    return _v1_record(source, names, part["images"][i], part["labels"][i], 0.5)
+
+
+def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any, shift: float) -> Record:
+    where = f"{source}: slice {names[0]}"
+    image, masks = np.asarray(image, dtype=np.float64) + shift, np.asarray(masks)
+    if image.ndim != 2 or masks.ndim != 3 or 4 not in (masks.shape[0], masks.shape[2]):
+        raise UserError(f"{where}: expected an image and four masks, got shapes {image.shape} and {masks.shape}")
+    if image.min() < -1e-6 or image.max() > 1 + 1e-6:
+        raise UserError(f"{where}: expected intensities in 0..1, got {image.min():g}..{image.max():g}")
+    # PHiSeg stores the rater last, others first.
+    masks = masks if masks.shape[0] == 4 else masks.transpose(2, 0, 1)
+    maps = [_binary(mask, where) for mask in masks]
+    return Record(*names, _as_bytes(image)[..., None], stack_labels(maps, [where] * 4, image.shape))
+
+
+def _as_bytes(image: np.ndarray) -> np.ndarray:
+    """Intensities 0..1 on the scale 0..255: as bytes where they were bytes, else as float32."""
+    scaled = image * 255
+    whole = np.rint(scaled)
+    return whole.astype(np.uint8) if np.abs(scaled - whole).max() < 1e-3 else scaled.astype(np.float32)
+
+
+# ---------------------------------------------------------------------- LIDCv2: PNG crops in fixed splits
+
+
+@register_importer("lidc-v2")
+def lidc_v2(source: Path) -> Plan:
+    """PNG crops SPLIT/images/NAME.png with SPLIT/lesions/NAME_l0.png … _l3.png (or `gt` or `labels`), folder or zip."""
+    tree = Tree(source)
+    names = set(tree.names)
+    items = []
+    for name in tree.names:
+        found = re.search(r"(?:^|.*/)(train|val|test)/images/(?:.*/)?([^/]+)\.png$", name)
+        if not found:
+            continue
+        split, stem = found[1], found[2]
+        stems = [name.replace("/images/", f"/{folder}/").removesuffix(".png") for folder in ("lesions", "gt", "labels")]
+        masks = [f"{s}_l{i}.png" for s in stems for i in range(4) if f"{s}_l{i}.png" in names]
+        if not masks:
+            raise UserError(f"{tree.where(name)} has no label map: expected {split}/lesions/{stem}_l0.png … _l3.png")
+        patient = re.search(r"LIDC-IDRI-\d+", stem)
+        record = (f"{split}/{stem}", patient[0] if patient else stem, split)
+        items.append(Item(*record, partial(_read_slice, tree, name, masks, record)))
+    provenance = Provenance(
+        kind="lidc-v2",
+        source=source.name,
+        licence=LICENCE,
+        citation=CITATION,
+        note="the splits of the folders are kept",
+    )
+    return Plan(INFO, provenance, items, max_raters=4)

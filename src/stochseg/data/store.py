@@ -279,7 +279,9 @@ class Store:
 
     def __init__(self, split: str, *, path: str):
         self.path = Path(path)
-        self._handle: tuple[int, Any] | None = None
+        self._process: int | None = None
+        self._file: Any = None
+        self._blocks: dict[str, tuple[Any, Any]] = {}
         handle = self._open()
         self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
         self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
@@ -310,30 +312,35 @@ class Store:
         """Raw image "h w c" and label maps "k h w" as stored."""
         row = self.index[i]
         try:
-            block = self._open()[f"blocks/{row['block'].decode()}"]
-            return block["images"][row["row"]], block["labels"][row["row"], : row["count"]]
+            images, labels = self._block(row["block"].decode())
+            return images[row["row"]], labels[row["row"], : row["count"]]
         except OSError as error:
             raise UserError(
                 f"{self.path}: example {row['id'].decode()!r} is damaged ({error}); import it again"
             ) from None
 
+    def _block(self, name: str) -> tuple[Any, Any]:
+        """Images and labels of a block; looking them up costs more than reading an example."""
+        handle = self._open()
+        if name not in self._blocks:
+            block = handle[f"blocks/{name}"]
+            self._blocks[name] = (block["images"], block["labels"])
+        return self._blocks[name]
+
     def _open(self) -> Any:
-        """An open file of this process: a handle must not cross a fork."""
-        if self._handle is None or self._handle[0] != os.getpid():
-            self._handle = (os.getpid(), _open_file(self.path))
-        return self._handle[1]
+        """The file as this process opened it: a handle must not cross a fork."""
+        if self._process != os.getpid():
+            self._process, self._blocks, self._file = os.getpid(), {}, _open_file(self.path)
+        return self._file
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None}
+        return {**self.__dict__, "_process": None, "_blocks": {}, "_file": None}
 
 
 def _open_file(path: Path) -> Any:
     if not path.is_file():
         raise UserError(f"no data at {path}; make it with: stochseg data import KIND SOURCE {path}")
-    try:
-        handle = _h5py().File(path, "r")
-    except OSError as error:
-        raise UserError(f"{path} is not a readable data store ({error}); import it again") from None
+    handle = open_hdf5(path)
     if handle.attrs.get("format") != FORMAT:
         raise UserError(
             f"{path}: expected format {FORMAT!r}, got {handle.attrs.get('format')!r}; not a stochseg data store"
@@ -341,3 +348,11 @@ def _open_file(path: Path) -> Any:
     if handle.attrs["version"] != VERSION:
         raise UserError(f"{path}: format version {handle.attrs['version']}, this stochseg reads {VERSION}; upgrade it")
     return handle
+
+
+def open_hdf5(path: Path) -> Any:
+    """An HDF5 file for reading."""
+    try:
+        return _h5py().File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as HDF5 ({error}); it is damaged or of another kind") from None

@@ -71,7 +71,7 @@ def qualitative(
         for axis, cell in zip(line, cells, strict=True):
             if cell is not None:
                 axis.imshow(cell, interpolation="nearest")
-        line[1 + raters + 1].imshow(out.entropy[0].cpu(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
+        line[1 + raters + 1].imshow(out.entropy[0].cpu().numpy(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
     return figure
 
 
@@ -82,7 +82,7 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     figure, axes = _grid(rows, ["image", "mean", "entropy", "fused", *[""] * (columns - 4)])
     axes[0, 0].imshow(show_image(image, info.normalisation), interpolation="nearest")
     axes[0, 1].imshow(show_mean(out.mean[0], info), interpolation="nearest")
-    axes[0, 2].imshow(out.entropy[0].cpu(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
+    axes[0, 2].imshow(out.entropy[0].cpu().numpy(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
     axes[0, 3].imshow(show_labels(out.fused()[0], info), interpolation="nearest")
     for i, axis in zip(range(n), axes[1:].flat, strict=False):
         axis.imshow(show_labels(out.labels[0, i], info), interpolation="nearest")

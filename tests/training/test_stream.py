@@ -1,0 +1,83 @@
+"""The order of examples: a function of the seed and the step alone."""
+
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from stochseg.data import Phantoms
+from stochseg.errors import UserError
+from stochseg.training.stream import TrainingStream
+
+COUNT = 7
+
+
+def stream(**options) -> TrainingStream:
+    data = Phantoms("train", size=8, count=COUNT)
+    return TrainingStream(data, **{"batch_size": 3, "seed": 0, "augment": "flip-rotate", **options})
+
+
+def same(a, b) -> bool:
+    return (
+        a.keys == b.keys
+        and a.batch.ids == b.batch.ids
+        and torch.equal(a.batch.image, b.batch.image)
+        and torch.equal(a.batch.labels, b.batch.labels)
+    )
+
+
+def test_a_step_is_the_same_however_it_is_reached():
+    walked = stream()
+    batches = [walked[step] for step in range(9)]
+    assert all(same(stream()[step], batches[step]) for step in (8, 0, 5))
+    assert not any(same(stream(seed=1)[step], batches[step]) for step in range(9))
+
+
+def test_every_example_once_an_epoch_in_changing_order():
+    whole = stream()
+    ids = [name for step in range(COUNT) for name in whole[step].batch.ids]  # 7 batches of 3 are 3 epochs of 7
+    epochs = [ids[i : i + COUNT] for i in range(0, 3 * COUNT, COUNT)]
+    assert all(len(set(epoch)) == COUNT for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_keys_never_repeat_and_augmentations_change_between_epochs():
+    whole = stream(batch_size=COUNT)
+    draws = [whole[step] for step in range(12)]
+    keys = [key for draw in draws for key in draw.keys]
+    assert len(set(keys)) == len(keys)
+    looks = {draw.batch.image[draw.batch.ids.index("phantom-train-00000")].numpy().tobytes() for draw in draws}
+    assert 1 < len(looks) <= 8
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_share_the_batch_of_one(world):
+    whole, parts = stream(batch_size=8), [stream(batch_size=8, rank=r, world=world) for r in range(world)]
+    for step in (0, 3):
+        full = whole[step]
+        pairs = [pair for part in parts for pair in zip(part[step].keys, part[step].batch.ids, strict=True)]
+        assert sorted(pairs) == sorted(zip(full.keys, full.batch.ids, strict=True))
+        images = {key: x for part in parts for key, x in zip(part[step].keys, part[step].batch.image, strict=True)}
+        assert all(torch.equal(images[key], x) for key, x in zip(full.keys, full.batch.image, strict=True))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_loader_workers_change_nothing(workers):
+    plain = stream()
+    loader = DataLoader(stream(), batch_size=None, sampler=range(2, 9), num_workers=workers)
+    assert all(same(draw, plain[step]) for draw, step in zip(loader, range(2, 9), strict=True))
+
+
+def test_it_travels_to_a_process_that_shares_no_memory():
+    """Where processes are not forked (macOS, Windows), loader workers receive a pickle."""
+    walked = stream()
+    walked[0]
+    assert same(pickle.loads(pickle.dumps(walked))[4], walked[4])
+
+
+def test_impossible_streams_are_refused():
+    with pytest.raises(UserError, match="batch_size 3 must be a multiple of the number of processes, 2"):
+        stream(world=2)
+    with pytest.raises(UserError, match=r"unknown augmentation 'flip'; known: flip-jitter, flip-rotate, none"):
+        stream(augment="flip")

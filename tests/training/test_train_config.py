@@ -1,0 +1,112 @@
+"""Training configs: learning-rate curves, overrides, YAML."""
+
+import pytest
+
+from stochseg.errors import UserError
+from stochseg.recipes import RECIPES, find_recipe, fresh_model, recipe
+from stochseg.training import TrainConfig, override, read_config
+from stochseg.training.config import write_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        (["decay=constant"], {0: 1, 50: 1, 100: 1}),
+        (["decay=polynomial"], {0: 1, 50: 0.5 + 0.5e-2, 100: 1e-2}),
+        (["decay=polynomial", "power=2"], {0: 1, 50: 0.25 * 0.99 + 1e-2, 100: 1e-2}),
+        (["decay=cosine"], {0: 1, 25: 1e-2 + 0.99 * (1 + 0.5**0.5) / 2, 50: 0.505, 100: 1e-2}),
+        (["decay=constant", "warmup=4"], {0: 0.2, 3: 0.8, 4: 1, 100: 1}),
+        (["decay=polynomial", "warmup=50"], {49: 50 / 51, 50: 1, 75: 0.505, 100: 1e-2}),
+    ],
+)
+def test_learning_rate(tiny_run, changes, points):
+    config = tiny_run("steps=100", "lr=0.1", "final_lr=0.001", *changes)
+    for step, factor in points.items():
+        assert config.lr_factor(step) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("decay", ["polynomial", "cosine", "constant"])
+def test_learning_rate_rises_only_in_the_warm_up(tiny_run, decay):
+    config = tiny_run("steps=40", f"decay={decay}", "warmup=10")
+    factors = [config.lr_factor(step) for step in range(60)]
+    assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
+    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert min(factors) > 0
+    assert len(set(factors[40:])) == 1
+
+
+def test_overrides_reach_any_depth_and_read_yaml():
+    values = {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
+    out = override(values, ["a.b=2.5", "a.c=[3]", "d=null", "e.f.g=true", "h=a=b", "i="])
+    assert out == {"a": {"b": 2.5, "c": [3]}, "d": None, "e": {"f": {"g": True}}, "h": "a=b", "i": None}
+    assert values == {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("steps", "expected key=value, e.g. steps=2000"),
+        ("=3", "expected key=value"),
+        ("steps.x=3", "'steps' is a value, not a group of keys"),
+        ("a=[1", "is not a value in YAML"),
+    ],
+)
+def test_overrides_that_cannot_be_read(assignment, says):
+    with pytest.raises(UserError, match=says) as caught:
+        override({"steps": 1}, [assignment])
+    assert repr(assignment) in str(caught.value)
+
+
+def test_scientific_numbers_are_numbers(tiny_run):
+    assert tiny_run("lr=5e-4").lr == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("stepz=3", r"unknown key 'stepz'; known keys: .*batch_size.*steps"),
+        ("validation.evry=3", r"unknown key 'validation\.evry'; known keys: every, images, samples, steps"),
+        ("data.root=x", r"unknown key 'data\.root'; known keys: .*options"),
+        ("steps=0", r"'steps'.*greater than or equal to 1; got 0"),
+        ("lr=-1", r"'lr'.*greater than 0; got -1"),
+        ("ema=1", r"'ema'.*less than 1; got 1"),
+        ("decay=step", r"'decay'.*'polynomial', 'cosine' or 'constant'; got 'step'"),
+        ("steps=many", r"'steps'.*integer.*got 'many'"),
+    ],
+)
+def test_impossible_configs(tiny_run, change, says):
+    with pytest.raises(UserError, match=says):
+        tiny_run(change)
+
+
+def test_yaml_round_trip(tiny_run, tmp_path):
+    config = tiny_run("lr=3e-7", "clip=0.5", "model.options.multipliers=[1,1.5]")
+    write_config(config, tmp_path / "train.yaml")
+    assert read_config(tmp_path / "train.yaml") == config
+    assert find_recipe(str(tmp_path / "train.yaml"), ["steps=9"]).steps == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("a: [", "is not valid YAML"), ("- 1", "expected a config with keys such as"), ("steps: 3", "Field required")],
+)
+def test_yaml_that_is_no_config(tmp_path, text, says):
+    (tmp_path / "train.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"train\.yaml.*{says}"):
+        read_config(tmp_path / "train.yaml")
+    with pytest.raises(UserError, match=r"other\.yaml is missing: .* is not a training run"):
+        read_config(tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_a_config_and_a_model(name):
+    assert isinstance(recipe(name), TrainConfig)
+    model = fresh_model(name)
+    assert all(key in {"miou"} or key.startswith(("ged_", "hm_iou_")) for key in recipe(name).published)
+    assert sum(p.numel() for p in model.parameters()) > 0
+
+
+def test_an_unknown_recipe_is_answered_with_the_known_ones():
+    for build in (recipe, find_recipe, fresh_model):
+        with pytest.raises(UserError, match=r"unknown recipe 'lidc'; known: .*lidc-9m.*phantom-tiny"):
+            build("lidc")

@@ -1,0 +1,376 @@
+"""The training loop: exact resuming, safe stopping, what it keeps and what it writes."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import stochseg.training.loop as loop
+from stochseg.errors import UserError
+from stochseg.models import load
+from stochseg.models.ccdm import CCDM
+from stochseg.networks import ENCODERS, ImageEncoder
+from stochseg.training import TrainingDiverged, train
+from stochseg.training.config import write_config
+
+
+@pytest.fixture(autouse=True)
+def _plain_pictures(request, monkeypatch):
+    """Pictures are the slowest part of a tiny run; only the test that looks at them draws them."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(loop, "qualitative", lambda rows, info: Figure(figsize=(1, 1)))
+
+
+@pytest.fixture
+def pictures():
+    """Asks for real pictures."""
+
+
+def log(out: Path) -> list[dict]:
+    """The records of a run, without the clock."""
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
+
+
+def values(out: Path, key: str) -> dict[int, float]:
+    return {record["step"]: record[key] for record in log(out) if key in record}
+
+
+FILES = ("model.safetensors", "state/model.safetensors", "state/optimizer.safetensors")
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    """Averaged weights, trained weights, optimiser and log, bit by bit."""
+    for file in FILES:
+        one, two = load_file(a / "last" / file), load_file(b / "last" / file)
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[k], two[k]) for k in one), file
+    assert log(a) == log(b)
+
+
+def stop_at(monkeypatch, call: int, error: BaseException) -> None:
+    """Raise before the given optimiser step (counted from 1) of this process."""
+    step, calls = loop._Run._step, []
+
+    def counted(self, draw):
+        calls.append(1)
+        if len(calls) == call:
+            raise error
+        return step(self, draw)
+
+    monkeypatch.setattr(loop._Run, "_step", counted)
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_run, tmp_path_factory):
+    """Six steps without a break."""
+    out = tmp_path_factory.mktemp("straight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "qualitative", lambda rows, info: Figure(figsize=(1, 1)))
+        train(tiny_run("validation.every=2"), out / "run", device="cpu")
+    return out / "run"
+
+
+# --- stopping and going on --------------------------------------------------------------------------------
+
+
+def test_interrupted_and_resumed_is_the_same_run(tiny_run, tmp_path, monkeypatch, straight):
+    config = tiny_run("validation.every=2")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "run", device="cpu")
+    assert json.loads((tmp_path / "run/last/state/progress.json").read_text())["step"] == 3
+    load(tmp_path / "run")
+    train(config, tmp_path / "run", resume=True, device="cpu")
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(tiny_run, tmp_path, monkeypatch, straight):
+    config = tiny_run("validation.every=2")
+    with monkeypatch.context() as patch:
+        step, calls = torch.optim.Adam.step, []
+
+        def interrupted(self, *args, **options):
+            calls.append(1)
+            if len(calls) == 3:
+                signal.raise_signal(signal.SIGINT)
+            return step(self, *args, **options)
+
+        patch.setattr(torch.optim.Adam, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "run", device="cpu")
+    assert json.loads((tmp_path / "run/last/state/progress.json").read_text())["step"] == 3
+    train(config, tmp_path / "run", resume=True, device="cpu")
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_a_crash_goes_on_from_the_last_checkpoint(tiny_run, tmp_path, monkeypatch, straight):
+    """Steps 3 and 4 are taken twice; the log tells of them once."""
+    config = tiny_run("validation.every=2", "save_every=2")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4, RuntimeError("power cut"))
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(config, tmp_path / "run", device="cpu")
+    assert max(values(tmp_path / "run", "train/loss")) == 3
+    with (tmp_path / "run/log.jsonl").open("a") as file:
+        file.write('{"step": 4, "seco')
+    train(config, tmp_path / "run", resume=True, device="cpu")
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_loader_workers_change_nothing(tiny_run, tmp_path, straight):
+    train(tiny_run("validation.every=2", "data.workers=2"), tmp_path / "run", device="cpu")
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_a_finished_run_resumed_stays_as_it_is(tiny_run, tmp_path):
+    config = tiny_run("steps=2")
+    train(config, tmp_path / "run", device="cpu")
+    before = (tmp_path / "run/last/model.safetensors").read_bytes(), log(tmp_path / "run")
+    train(config, tmp_path / "run", resume=True, device="cpu")
+    assert ((tmp_path / "run/last/model.safetensors").read_bytes(), log(tmp_path / "run")) == before
+
+
+def test_more_steps_may_be_asked_for_but_no_other_model(tiny_run, tmp_path):
+    out = tmp_path / "run"
+    train(tiny_run("steps=2"), out, device="cpu")
+    with pytest.raises(UserError, match=r"already holds a run; go on with it with --resume, or give another --out"):
+        train(tiny_run("steps=2"), out, device="cpu")
+    for change, key in (("model.options.base=8", "model"), ("seed=1", "seed"), ("data.options.size=16", "data")):
+        with pytest.raises(UserError, match=rf"trained with another {key}; a resumed run may change only .*steps"):
+            train(tiny_run("steps=4", change), out, resume=True, device="cpu")
+    train(tiny_run("steps=4"), out, resume=True, device="cpu")
+    assert sorted(values(out, "train/loss")) == [1, 2, 3, 4]
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tiny_run, tmp_path):
+    for change in ("model.options.bas=4", "model.name=ccmd", "data.name=folder", "data.augment=spin"):
+        with pytest.raises(UserError):
+            train(tiny_run(change), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("lost", [*FILES, "state/progress.json"])
+def test_an_incomplete_checkpoint_is_not_resumed(tiny_run, tmp_path, lost):
+    config = tiny_run("steps=1")
+    train(config, tmp_path / "run", device="cpu")
+    (tmp_path / "run/last" / lost).unlink()
+    with pytest.raises(UserError, match=rf"{Path(lost).name} is missing; the checkpoint is not complete"):
+        train(config, tmp_path / "run", resume=True, device="cpu")
+
+
+# --- divergence -------------------------------------------------------------------------------------------
+
+
+def spoil(monkeypatch, call: int, spoiled) -> None:
+    """Change the loss of one call."""
+    loss, calls = CCDM.loss, []
+
+    def changed(self, *inputs):
+        out = loss(self, *inputs)
+        calls.append(1)
+        return {"loss": spoiled(self, out["loss"])} if len(calls) == call else out
+
+    monkeypatch.setattr(CCDM, "loss", changed)
+
+
+def no_number(model, loss):
+    return loss * math.nan
+
+
+def no_gradient(model, loss):
+    """A finite loss whose gradient is NaN."""
+    return loss + (0 * next(model.parameters()).sum()).sqrt()
+
+
+@pytest.mark.parametrize(("spoiled", "what"), [(no_number, "loss"), (no_gradient, "gradient")])
+def test_divergence_stops_and_keeps_the_last_good_checkpoint(tiny_run, tmp_path, monkeypatch, spoiled, what):
+    out = tmp_path / "run"
+    spoil(monkeypatch, 4, spoiled)
+    with pytest.raises(TrainingDiverged, match=rf"the {what} became nan at step 4.*checkpoint is .*last.*lower lr"):
+        train(tiny_run("save_every=1"), out, device="cpu")
+    assert json.loads((out / "last/state/progress.json").read_text())["step"] == 3
+    for file in FILES:
+        assert all(torch.isfinite(v).all() for v in load_file(out / "last" / file).values())
+
+
+def test_divergence_before_any_checkpoint_says_so(tiny_run, tmp_path, monkeypatch):
+    spoil(monkeypatch, 1, no_number)
+    with pytest.raises(TrainingDiverged, match=r"step 1 .*no checkpoint had been written yet"):
+        train(tiny_run(), tmp_path / "run", device="cpu")
+
+
+# --- what a step does -------------------------------------------------------------------------------------
+
+
+def test_moving_average_against_a_loop():
+    model = torch.nn.Linear(3, 2)
+    ema = loop.moving_average(model, 0.6)
+    expected = None
+    for n in range(12):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
+        ema.update_parameters(model)
+        current = model.weight.detach().double().numpy().copy()
+        decay = 0.0 if n == 0 else min(0.6, (1 + n) / (10 + n))
+        expected = current if expected is None else decay * expected + (1 - decay) * current
+        np.testing.assert_allclose(ema.module.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_optimiser_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, monkeypatch):
+    config, seen, step = tiny_run("warmup=2", "decay=cosine"), [], torch.optim.Adam.step
+
+    def watched(self, *args, **options):
+        seen.append(self.param_groups[0]["lr"])
+        return step(self, *args, **options)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    train(config, tmp_path / "run", device="cpu")
+    assert seen == pytest.approx([config.lr * config.lr_factor(i) for i in range(6)])
+
+
+def test_clipping_bounds_the_gradient(tiny_run, tmp_path):
+    """After one step Adam's first moment is a tenth of the gradient it was given."""
+
+    def given(*changes):
+        out = tmp_path / str(len(changes))
+        train(tiny_run("steps=1", *changes), out, device="cpu")
+        moments = load_file(out / "last/state/optimizer.safetensors")
+        squares = [v.double().square().sum() for k, v in moments.items() if k.endswith("/exp_avg")]
+        return 10 * torch.stack(squares).sum().sqrt().item(), values(out, "train/gradient_norm")[1]
+
+    free, logged = given()
+    assert free == pytest.approx(logged, rel=1e-4)
+    clipped, logged_too = given(f"clip={free / 7}")
+    assert clipped == pytest.approx(free / 7, rel=1e-4)
+    assert logged_too == pytest.approx(logged)
+
+
+def test_bfloat16_trains_and_float16_needs_cuda(tiny_run, tmp_path, straight):
+    out = tmp_path / "run"
+    train(tiny_run("precision=bfloat16", "steps=2"), out, device="cpu")
+    losses, exact = values(out, "train/loss"), values(straight, "train/loss")
+    assert losses[1] != exact[1]
+    assert losses[1] == pytest.approx(exact[1], rel=0.05)
+    with pytest.raises(UserError, match="float16 needs a CUDA device, got cpu; use bfloat16 or float32"):
+        train(tiny_run("precision=float16"), tmp_path / "half", device="cpu")
+
+
+class Pretrained(ImageEncoder):
+    """Weights and running statistics, neither of which may move."""
+
+    channels = 2
+
+    def __init__(self, image_channels: int):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Conv2d(image_channels, 2, 8, stride=8), torch.nn.BatchNorm2d(2))
+
+    def features(self, image):
+        return self.net(image)
+
+
+def test_a_frozen_encoder_stays_frozen(tiny_run, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setitem(ENCODERS, "pretrained", lambda channels: made.append(Pretrained(channels)) or made[-1])
+    config = tiny_run("model.options.encoder=pretrained", "model.options.multipliers=[1,1,1,1]", "steps=3")
+    torch.manual_seed(config.seed)
+    with monkeypatch.context() as patch:
+        initial = {}
+        first = loop._Run._step
+        patch.setattr(
+            loop._Run,
+            "_step",
+            lambda self, draw: (
+                initial or initial.update(_copy(self.model)) or first(self, draw) if not initial else first(self, draw)
+            ),
+        )
+        train(config, tmp_path / "run", device="cpu")
+    for file in ("model.safetensors", "state/model.safetensors"):
+        weights = load_file(tmp_path / "run/last" / file)
+        frozen = [k for k in weights if ".encoder.net." in k]
+        assert len(frozen) == 7
+        assert all(torch.equal(weights[k], initial[k]) for k in frozen)
+        assert any(not torch.equal(weights[k], initial[k]) for k in weights)
+    assert not any("encoder.net" in k for k in load_file(tmp_path / "run/last/state/optimizer.safetensors"))
+
+
+def _copy(model):
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+# --- validation and logs ----------------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_has_the_lowest_ged(tiny_run, tmp_path, monkeypatch):
+    scores = iter([0.5, 0.2, 0.4])
+    changes = ("decay=constant", "validation.every=1", "validation.images=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "ged", lambda *_: torch.tensor([next(scores)]))
+        train(tiny_run("steps=3", *changes), tmp_path / "run", device="cpu")
+    progress = json.loads((tmp_path / "run/last/state/progress.json").read_text())
+    assert (progress["best"], progress["best_step"]) == (pytest.approx(0.2), 2)
+    train(tiny_run("steps=2", *changes), tmp_path / "two", device="cpu")
+    best, expected = (load_file(tmp_path / f / "model.safetensors") for f in ("run/best", "two/last"))
+    assert all(torch.equal(best[k], expected[k]) for k in expected)
+    chosen = load(tmp_path / "run").state_dict()
+    assert all(torch.equal(chosen[k], expected[k]) for k in expected)
+
+
+def test_data_with_void_pixels_validates(tiny_run, tmp_path, folder_root):
+    changes = ("data.name=folder", f"data.options={{root: {folder_root}}}", "data.train={}", "data.val={}", "steps=2")
+    train(tiny_run(*changes), tmp_path / "run", device="cpu")
+    assert 0 <= values(tmp_path / "run", "val/ged")[2] <= 2
+
+
+def test_an_empty_split_is_refused_before_training(tiny_run, tmp_path, folder_root):
+    changes = ("data.name=folder", f"data.options={{root: {folder_root}}}", "data.train={}", "data.val={}", "steps=2")
+    for content, which in (({"train": ["a"], "val": []}, "validation"), ({"train": [], "val": ["a"]}, "training")):
+        (folder_root / "splits.json").write_text(json.dumps(content))
+        with pytest.raises(UserError, match=f"the {which} split is empty"):
+            train(tiny_run(*changes), tmp_path / "run", device="cpu")
+
+
+def test_what_a_run_leaves_to_look_at(tiny_run, tmp_path, pictures):
+    out = tmp_path / "run"
+    train(tiny_run("steps=4", "log_every=2", "validation.every=4"), out, device="cpu")
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"train/loss", "train/lr", "train/gradient_norm", "val/ged"}
+    losses = {event.step: event.value for event in events.Scalars("train/loss")}
+    assert losses == pytest.approx(values(out, "train/loss"))
+    assert sorted(losses) == [2, 4]
+    assert [(image.step, image.width > 200) for image in events.Images("val/samples")] == [(4, True)]
+    with Image.open(out / "samples/step-0000004.png") as picture:
+        assert min(picture.size) > 100
+        assert len(np.unique(np.asarray(picture))) > 10
+    assert (out / "train.yaml").exists()
+
+
+# --- several processes ------------------------------------------------------------------------------------
+
+
+def test_two_processes_learn_what_one_learns(tiny_run, tmp_path, straight):
+    write_config(tiny_run("validation.every=2"), tmp_path / "two.yaml")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "stochseg", "train", str(tmp_path / "two.yaml"), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    done = subprocess.run(
+        [*launch, *command], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    for key in ("train/loss", "train/gradient_norm", "train/lr"):
+        assert values(tmp_path / "run", key) == pytest.approx(values(straight, key), rel=1e-5), key
+    assert values(tmp_path / "run", "val/ged").keys() == {2, 4, 6}
+    assert len(log(tmp_path / "run")) == len(log(straight))
