@@ -1,7 +1,8 @@
 """GED and HM-IoU of many samples against several raters, on one thread, beside a loop over pairs of maps.
 
 The loop is what one writes first: three double loops for GED, and for HM-IoU either all pairs of the two
-repeated sets ("as defined") or each pair of sample and rater once, repeated afterwards ("n·k pairs").
+repeated sets ("as defined") or each pair of sample and rater once, repeated afterwards ("n·k pairs"); on the
+torch tensors that models return, and on numpy arrays, whose comparisons are several times faster on a CPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from scipy.optimize import linear_sum_assignment
 
 import harness
 from stochseg.metrics import ged_from_iou, hm_iou_from_iou, iou_blocks
+
+Maps = Sequence[np.ndarray] | Sequence[torch.Tensor]
 
 NUM_CLASSES = 2
 # Mean radius as a share of the side: a lung nodule in its 128-pixel crop, and an organ that fills the image.
@@ -43,8 +46,10 @@ def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
     arrays = samples.numpy(), raters.numpy()
     ways: dict[str, tuple[Callable[[], tuple[float, float]], int]] = {
         "stochseg": (lambda: library(samples[None], raters[None]), args.repeats),
-        "loop, n·k pairs": (lambda: loop(*arrays, loop_hm_iou_pairs), args.loop_repeats),
-        "loop, as defined": (lambda: loop(*arrays, loop_hm_iou_repeated), args.loop_repeats),
+        "numpy loop, n·k pairs": (lambda: loop(*arrays, loop_hm_iou_pairs), args.loop_repeats),
+        "numpy loop, as defined": (lambda: loop(*arrays, loop_hm_iou_repeated), args.loop_repeats),
+        "torch loop, n·k pairs": (lambda: loop(samples, raters, loop_hm_iou_pairs), args.loop_repeats),
+        "torch loop, as defined": (lambda: loop(samples, raters, loop_hm_iou_repeated), args.loop_repeats),
     }
     expected = library(samples[None], raters[None])
     rows = []
@@ -100,29 +105,27 @@ def library(samples: torch.Tensor, raters: torch.Tensor) -> tuple[float, float]:
     return float(ged_from_iou(*blocks)), float(hm_iou_from_iou(blocks.samples_raters))
 
 
-def loop(
-    samples: np.ndarray, raters: np.ndarray, hm_iou: Callable[[np.ndarray, np.ndarray], float]
-) -> tuple[float, float]:
+def loop(samples: Maps, raters: Maps, hm_iou: Callable[[Maps, Maps], float]) -> tuple[float, float]:
     return loop_ged(samples, raters), hm_iou(samples, raters)
 
 
-def loop_ged(samples: np.ndarray, raters: np.ndarray) -> float:
+def loop_ged(samples: Maps, raters: Maps) -> float:
     between = [1 - loop_iou(s, y) for s in samples for y in raters]
     within_raters = [1 - loop_iou(y, other) for y in raters for other in raters]
     within_samples = [1 - loop_iou(s, other) for s in samples for other in samples]
     return float(2 * np.mean(between) - np.mean(within_raters) - np.mean(within_samples))
 
 
-def loop_hm_iou_pairs(samples: np.ndarray, raters: np.ndarray) -> float:
+def loop_hm_iou_pairs(samples: Maps, raters: Maps) -> float:
     size = math.lcm(len(samples), len(raters))
     iou = np.array([[loop_iou(s, y) for y in raters] for s in samples])
     return _best_match(np.tile(iou, (size // len(samples), size // len(raters))))
 
 
-def loop_hm_iou_repeated(samples: np.ndarray, raters: np.ndarray) -> float:
+def loop_hm_iou_repeated(samples: Maps, raters: Maps) -> float:
     size = math.lcm(len(samples), len(raters))
-    samples = np.concatenate([samples] * (size // len(samples)))
-    raters = np.concatenate([raters] * (size // len(raters)))
+    samples = [*samples] * (size // len(samples))
+    raters = [*raters] * (size // len(raters))
     return _best_match(np.array([[loop_iou(s, y) for y in raters] for s in samples]))
 
 
@@ -131,13 +134,13 @@ def _best_match(iou: np.ndarray) -> float:
     return float(iou[rows, columns].mean())
 
 
-def loop_iou(a: np.ndarray, b: np.ndarray) -> float:
+def loop_iou(a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor) -> float:
     scores = []
     for label in range(1, NUM_CLASSES):
         in_a, in_b = a == label, b == label
-        union = np.logical_or(in_a, in_b).sum()
-        intersection = np.logical_and(in_a, in_b).sum()
-        scores.append(1.0 if union == 0 else intersection / union)
+        union = (in_a | in_b).sum()
+        intersection = (in_a & in_b).sum()
+        scores.append(1.0 if union == 0 else float(intersection / union))
     return float(np.mean(scores))
 
 
@@ -157,7 +160,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--raters", type=int, default=4)
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--loop-repeats", type=int, default=5)
+    parser.add_argument("--loop-repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     return parser.parse_args()

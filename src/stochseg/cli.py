@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from stochseg import cli_data
 from stochseg._version import __version__
 from stochseg.errors import UserError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(cli_data.app, name="data")
 console = Console()
 messages = Console(stderr=True)
 # For text with paths in it, which may hold brackets and be longer than a line.

@@ -40,7 +40,7 @@ _PHANTOM_TINY: dict[str, Any] = {
 def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) -> dict[str, Any]:
     """LIDC at 128×128. Note: the paper trains until the validation GED converges; the number of steps is ours."""
     return {
-        "data": {"name": "folder", "options": {"root": "data/lidc"}, "augment": "flip-rotate", "workers": 4},
+        "data": {"name": "store", "options": {"path": "data/lidc.h5"}, "augment": "flip-rotate", "workers": 4},
         "model": {"name": "ccdm", "options": {"base": base, "multipliers": list(multipliers)}},
         "steps": 150_000,
         "batch_size": 64,
@@ -56,8 +56,8 @@ def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) 
 # 800 epochs of 2,975 images in batches of 32. At 256×512 the paper's batch is 16.
 _CITYSCAPES_30M: dict[str, Any] = {
     "data": {
-        "name": "folder",
-        "options": {"root": "data/cityscapes-128x256"},
+        "name": "store",
+        "options": {"path": "data/cityscapes-128x256.h5"},
         "augment": "flip-jitter",
         "workers": 4,
     },

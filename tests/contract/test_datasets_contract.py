@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stochseg.data import AUGMENTATIONS, DATASETS, KnownTruth, SegmentationData, open_dataset
+from stochseg.data.store import plan_import, write_store
 from stochseg.errors import UserError
 from stochseg.models import create
 from stochseg.training.stream import TrainingStream
@@ -21,11 +22,16 @@ def name(request) -> str:
 
 
 @pytest.fixture
-def needed(name, folder_root):
-    """The options without a default, filled from what the tests can offer: files under `root`."""
-    offered = {"root": str(folder_root)}
+def needed(name, folder_root, tmp_path):
+    """The options without a default, filled from what the tests can offer: a folder `root`, a packed file `path`."""
+
+    def packed():
+        pytest.importorskip("h5py")
+        return write_store(plan_import("folder", folder_root), tmp_path / "slices.h5")
+
+    offered = {"root": lambda: folder_root, "path": packed}
     parameters = list(inspect.signature(DATASETS[name]).parameters.values())[1:]
-    return {p.name: offered[p.name] for p in parameters if p.default is p.empty}
+    return {p.name: str(offered[p.name]()) for p in parameters if p.default is p.empty}
 
 
 @pytest.fixture(params=SPLITS)

@@ -70,9 +70,8 @@ def released_rule(denoise, x_t, grid, process, noise) -> SamplerOutput:
 def run(sampler, grid_name: str, steps: int) -> tuple[SamplerOutput, int]:
     """Samples, and the last step of the grid."""
     grid = make_grid(grid_name, PROCESS.schedule, steps)
-    shape = PIXELS
-    noise = SeededNoise((17, steps, i) for i in range(shape[0]))
-    return sampler(denoise, PROCESS.prior(shape, noise), grid, PROCESS, noise), grid[-1]
+    noise = SeededNoise((17, steps, i) for i in range(PIXELS[0]))
+    return sampler(denoise, PROCESS.prior(PIXELS, noise), grid, PROCESS, noise), grid[-1]
 
 
 def p_values(out: SamplerOutput, last: int) -> dict[str, float]:

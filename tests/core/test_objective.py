@@ -50,15 +50,18 @@ def test_gradients_are_finite_for_any_logits(num_classes, scale, favoured):
             )  # cross-entropy pulls at full strength
 
 
-@pytest.mark.parametrize("schedule", [cosine(6), linear(6)])
-def test_gradient_is_the_finite_difference(schedule):
+@pytest.mark.parametrize("schedule", [cosine(6), linear(6)], ids=["cosine", "linear"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_gradient_is_the_finite_difference(schedule, first):
+    """At every t, in a batch with and without the first step, which is the one that ends at x0."""
+    t = torch.arange(first, 7)
     p = CategoricalProcess(schedule, 3)
     generator = torch.Generator().manual_seed(3)
-    logits = 2 * torch.randn(6, 3, 2, 2, generator=generator, dtype=torch.float64)
-    x0, x_t = (torch.randint(3, (6, 2, 2), generator=generator) for _ in range(2))
+    logits = 2 * torch.randn(len(t), 3, 2, 2, generator=generator, dtype=torch.float64)
+    x0, x_t = (torch.randint(3, (len(t), 2, 2), generator=generator) for _ in range(2))
 
     def loss(values: torch.Tensor) -> torch.Tensor:
-        return kl_terms(p, torch.log_softmax(values, 1), x0, x_t, torch.arange(1, 7))
+        return kl_terms(p, torch.log_softmax(values, 1), x0, x_t, t)
 
     assert torch.autograd.gradcheck(loss, logits.requires_grad_(), eps=1e-6, atol=1e-7, rtol=1e-6)
 

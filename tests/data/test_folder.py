@@ -1,13 +1,27 @@
-"""A folder of PNG files as a data set."""
+"""A folder of the user's own files as a data set, its import, and its first description."""
 
+import gzip
+import io
 import json
+import pickle
+import shutil
+import zipfile
 
+import nibabel
 import numpy as np
+import pydicom
+import pytest
 import torch
 import yaml
 from PIL import Image
+from pydicom.dataset import FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from stochseg.data import Folder, open_dataset
+from stochseg.data.folder import FolderConfig, read_splits
+from stochseg.data.folder_init import init_folder, meaning, split_by_group
+from stochseg.data.store import Store, plan_import, write_store
+from stochseg.errors import UserError
 from stochseg.types import Batch
 
 
@@ -73,3 +87,234 @@ def test_colour_and_sixteen_bit_images(folder_root):
 def test_other_split_names_are_allowed(folder_root):
     (folder_root / "splits.json").write_text(json.dumps({"fold-1": ["a", "b"], "fold-2": ["c"]}))
     assert len(open_dataset("folder", "fold-1", root=str(folder_root))) == 2
+
+
+def describe(root, **changes):
+    file = root / "dataset.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
+
+
+def replace(root, name: str, content: bytes):
+    """The file under another extension: `name` is its path below the root."""
+    path = root / name
+    for old in path.parent.glob(f"{path.name.split('.')[0]}.*"):
+        old.unlink()
+    path.write_bytes(content)
+
+
+def dicom(array: np.ndarray) -> bytes:
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, CTImageStorage
+    meta.MediaStorageSOPInstanceUID = "1.2.3"
+    file = pydicom.Dataset()
+    file.file_meta = meta
+    file.SOPClassUID, file.SOPInstanceUID = CTImageStorage, "1.2.3"
+    file.Rows, file.Columns = array.shape
+    file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
+    file.BitsAllocated, file.BitsStored, file.HighBit, file.PixelRepresentation = 16, 16, 15, 0
+    file.RescaleSlope, file.RescaleIntercept, file.PixelSpacing = 1, -1024, [0.7, 0.6]
+    file.PixelData = array.astype("<u2").tobytes()
+    out = io.BytesIO()
+    pydicom.dcmwrite(out, file, enforce_file_format=True)
+    return out.getvalue()
+
+
+def nifti(array: np.ndarray) -> bytes:
+    """As programs write it: x, the width, is the first axis."""
+    image = nibabel.Nifti1Image(array.T, np.eye(4))
+    image.header.set_zooms((0.6, 0.7))
+    return gzip.compress(image.to_bytes())
+
+
+@pytest.mark.parametrize("form", ["nii.gz", "dcm"])
+def test_medical_images_bring_their_spacing(folder_root, form):
+    units = np.random.default_rng(1).integers(-1000, 1000, (8, 8)).astype(np.int16)
+    content = nifti(units) if form == "nii.gz" else dicom(units.astype(int) + 1024)
+    replace(folder_root, f"images/a.{form}", content)
+    before = values(folder_root / "labels/anna/a.png")
+    replace(folder_root, "labels/anna/a.nii.gz", nifti(before.numpy().astype(np.float64)))
+    example = Folder("train", root=str(folder_root))[0]
+    torch.testing.assert_close(example.image[0], (torch.from_numpy(units.astype(np.float32)) - 127.5) / 127.5)
+    assert example.spacing == pytest.approx((0.7, 0.6))
+    assert torch.equal(example.labels[0], before)
+    assert example.raters == ("anna", "ben")
+
+
+def test_jpeg_and_tiff_images(folder_root):
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    file = io.BytesIO()
+    Image.fromarray(deep).save(file, "TIFF", compression="tiff_lzw")
+    replace(folder_root, "images/a.tiff", file.getvalue())
+    file = io.BytesIO()
+    Image.new("L", (8, 8), 77).save(file, "JPEG")
+    replace(folder_root, "images/b.JPG", file.getvalue())
+    data = Folder("train", root=str(folder_root))
+    torch.testing.assert_close(data[0].image[0] * 127.5 + 127.5, torch.from_numpy(deep.astype(np.float32)))
+    torch.testing.assert_close(data[1].image, torch.full((1, 8, 8), (77 - 127.5) / 127.5))
+
+
+def test_colours_are_mapped_through_the_palette(folder_root):
+    """A colour beside the palette is given a class, or made void, by `values`."""
+    before = Folder("train", root=str(folder_root))[0].labels
+    table = np.array([[0, 0, 0], [255, 128, 0], *[[0, 0, 0]] * 253, [10, 20, 30]], np.uint8)
+    Image.fromarray(table[before[0].numpy()]).save(folder_root / "labels/anna/a.png")
+    opaque = np.dstack([table[before[1].numpy()], np.full((8, 8), 255, np.uint8)])
+    Image.fromarray(opaque).save(folder_root / "labels/ben/a.png")
+    describe(folder_root, palette=["#000000", "#FF8000"], values={"#0a141e": 255})
+    assert torch.equal(Folder("train", root=str(folder_root))[0].labels, before)
+
+
+def test_values_are_mapped(folder_root):
+    for file in (folder_root / "labels").rglob("*.png"):
+        Image.fromarray(np.array([0, 128, 255], np.uint8)[np.arange(64).reshape(8, 8) % 3]).save(file)
+    describe(folder_root, num_classes=3, ignore=None, values={0: 2, 128: 0, 255: 1})
+    labels = Folder("val", root=str(folder_root))[0].labels
+    assert labels[0].flatten()[:4].tolist() == [2, 0, 1, 2]
+
+
+def test_the_group_is_found_in_the_name(folder_root):
+    for old, new in {"a": "p1_s1", "b": "p1_s2", "c": "p2_s1", "d": "p3_s1"}.items():
+        for file in folder_root.rglob(f"{old}.png"):
+            file.rename(file.with_name(f"{new}.png"))
+    (folder_root / "splits.json").write_text(json.dumps({"train": ["p1_s1", "p1_s2"], "val": ["p2_s1"], "test": []}))
+    describe(folder_root, group="^(p[0-9]+)_")
+    data = Folder("train", root=str(folder_root))
+    assert [data[i].group for i in range(2)] == ["p1", "p1"]
+    assert len(Folder("test", root=str(folder_root))) == 0
+    assert read_splits(folder_root)["val"] == ["p2_s1"]
+
+
+def packed(root):
+    with zipfile.ZipFile(root.parent / "slices.zip", "w") as archive:
+        for file in root.rglob("*.*"):
+            archive.write(file, file.relative_to(root.parent).as_posix())
+    return root.parent / "slices.zip"
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_an_import_holds_what_the_folder_holds(folder_root, tmp_path, form):
+    describe(folder_root, licence="CC0", citation="nobody")
+    units = np.random.default_rng(1).integers(-1000, 1000, (8, 8)).astype(np.int16)
+    replace(folder_root, "images/a.nii.gz", nifti(units))
+    source = packed(folder_root) if form == "zip" else folder_root
+    out = write_store(plan_import("folder", source), tmp_path / "slices.h5")
+    for split in ("train", "val", "test"):
+        direct, stored = Folder(split, root=str(folder_root)), Store(split, path=str(out))
+        assert len(direct) == len(stored)
+        assert direct.info == stored.info
+        for i in range(len(direct)):
+            a, b = direct[i], stored[i]
+            assert (a.id, a.group, a.spacing, a.raters) == (b.id, b.group, b.spacing, b.raters)
+            assert torch.equal(a.image, b.image)
+            assert torch.equal(a.labels, b.labels)
+    assert (stored.provenance.licence, stored.provenance.citation) == ("CC0", "nobody")
+
+
+def test_it_can_be_sent_to_workers(folder_root):
+    data = Folder("train", root=str(folder_root))
+    assert torch.equal(pickle.loads(pickle.dumps(data))[1].labels, data[1].labels)
+
+
+# ---------------------------------------------------------------------- init
+
+
+@pytest.fixture
+def plain(folder_root):
+    """The folder before anybody described it."""
+    for name in ("dataset.yaml", "splits.json"):
+        (folder_root / name).unlink()
+    return folder_root
+
+
+def relabel(root, table):
+    for i, file in enumerate(sorted((root / "labels").rglob("*.png"))):
+        Image.fromarray(np.array(table, np.uint8)[(np.arange(64).reshape(8, 8) + i) % len(table)]).save(file)
+
+
+def test_init_writes_what_can_be_read_at_once(plain):
+    config = init_folder(plain)
+    assert (config.num_classes, config.ignore, config.values, config.image_channels) == (2, 255, {}, 1)
+    assert (config.normalisation.mean, config.normalisation.std) == ((127.5,), (127.5,))
+    assert config == FolderConfig.parse(yaml.safe_load((plain / "dataset.yaml").read_text()))
+    splits = read_splits(plain)
+    assert sorted(id for ids in splits.values() for id in ids) == ["a", "b", "c", "d"]
+    for split in ("train", "val", "test"):
+        data = Folder(split, root=str(plain))
+        assert len(data) >= 1
+        assert data[0].labels.max() <= 255
+    assert sum(line.startswith("#") for line in (plain / "dataset.yaml").read_text().splitlines()) > 10
+
+
+def test_init_measures_other_intensities(plain):
+    rng = np.random.default_rng(2)
+    pictures = []
+    for name in "abcd":
+        pictures.append(rng.integers(0, 200, (8, 8, 3), dtype=np.uint8) + np.array([0, 20, 50], np.uint8))
+        Image.fromarray(pictures[-1]).save(plain / f"images/{name}.png")
+    config = init_folder(plain)
+    assert config.image_channels == 3
+    pixels = np.concatenate([p.reshape(-1, 3) for p in pictures])
+    assert config.normalisation.mean == pytest.approx(pixels.mean(0), rel=1e-5)
+    assert config.normalisation.std == pytest.approx(pixels.std(0), rel=1e-5)
+
+
+def test_init_maps_masks_of_0_and_255(plain):
+    relabel(plain, [0, 255])
+    config = init_folder(plain)
+    assert (config.num_classes, config.ignore, config.values) == (2, None, {0: 0, 255: 1})
+    assert set(Folder("train", root=str(plain))[0].labels.unique().tolist()) == {0, 1}
+
+
+def test_init_takes_colours_as_the_palette(plain):
+    for file in (plain / "labels").rglob("*.png"):
+        Image.fromarray(np.array([[255, 0, 0], [0, 0, 0]], np.uint8)[np.arange(64).reshape(8, 8) % 2]).save(file)
+    config = init_folder(plain)
+    assert config.palette == ("#000000", "#ff0000")
+    assert Folder("train", root=str(plain))[0].labels[0, 0, :2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({0}, (2, None, {})),
+        ({0, 1, 2}, (3, None, {})),
+        ({0, 1, 3}, (4, None, {})),
+        ({0, 1, 2, 255}, (3, 255, {})),
+        ({255}, (2, None, {0: 0, 255: 1})),
+        ({0, 128, 255}, (3, None, {0: 0, 128: 1, 255: 2})),
+        ({0, 100}, (2, None, {0: 0, 100: 1})),
+        ({-1, 0, 1}, (2, 255, {0: 0, 1: 1, -1: 255})),
+    ],
+)
+def test_the_meaning_of_label_values(found, expected):
+    assert meaning(found) == expected
+
+
+def test_init_never_overwrites_and_splits_anew_by_group(plain):
+    init_folder(plain)
+    with pytest.raises(UserError, match=r"exist and are not overwritten; delete the one to be made anew"):
+        init_folder(plain)
+    describe(plain, group="^([ab]|.)", class_names=["nothing", "thing"])
+    kept = (plain / "dataset.yaml").read_text()
+    (plain / "splits.json").unlink()
+    assert init_folder(plain).class_names == ("nothing", "thing")
+    assert (plain / "dataset.yaml").read_text() == kept
+    shutil.copy(plain / "splits.json", plain / "kept.json")
+    (plain / "dataset.yaml").unlink()
+    init_folder(plain)
+    assert (plain / "splits.json").read_text() == (plain / "kept.json").read_text()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 400])
+def test_splits_keep_patients_together_and_none_empty(count):
+    config = FolderConfig(num_classes=2, image_channels=1, group="^(.+)-")
+    ids = [f"patient{i}-{slice_}" for i in range(count) for slice_ in range(2)]
+    splits = split_by_group(ids, config)
+    assert splits == split_by_group(reversed(ids), config)
+    assert sorted(id for part in splits.values() for id in part) == sorted(ids)
+    groups = [{config.group_of(id) for id in part} for part in splits.values()]
+    assert sum(len(g) for g in groups) == count == len(set.union(*groups))
+    assert groups[0]
+    assert count < 3 or all(groups)
+    if count == 400:
+        assert [len(g) / count for g in groups] == pytest.approx([0.7, 0.15, 0.15], abs=0.05)

@@ -1,6 +1,7 @@
 """Mistakes in a folder data set, as they happen when a person makes one."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import yaml
 from PIL import Image
 
 from stochseg.data import Folder
+from stochseg.data.folder_init import init_folder
+from stochseg.data.store import plan_import, write_store
 from stochseg.errors import UserError
 
 
@@ -44,11 +47,111 @@ def no_map(root):
     (root / "labels/anna/b.png").unlink()
 
 
+def picture(root, file, mode, size=(8, 8), **options):
+    Image.new(mode, size).save(root / file, **options)
+
+
+def pages(root):
+    (root / "images/a.png").unlink()
+    page = Image.new("L", (8, 8))
+    page.save(root / "images/a.tif", save_all=True, append_images=[page])
+
+
+def text_as(root, file):
+    (root / "images/a.png").unlink()
+    (root / file).write_text("hello " * 100)
+
+
+def move(root, old, new):
+    (root / new).parent.mkdir(exist_ok=True)
+    (root / old).rename(root / new)
+
+
+def colours(root):
+    array = np.zeros((8, 8, 3), np.uint8)
+    array[0, :3], array[1, :1] = (1, 2, 3), (9, 9, 9)
+    write(root, "labels/ben/a.png", array)
+    info(root, palette=["#000000", "#ff0000"])
+
+
+def transparent(root):
+    picture(root, "labels/ben/a.png", "RGBA")
+    info(root, palette=["#000000", "#ff0000"])
+
+
+def jpeg(root):
+    write(root, "labels/ben/a.png", np.random.default_rng(0).integers(0, 2, (8, 8)) * 200)
+    Image.open(root / "labels/ben/a.png").save(root / "labels/ben/a.jpg")
+    (root / "labels/ben/a.png").unlink()
+
+
+def fractions(root):
+    (root / "labels/ben/a.png").unlink()
+    Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(root / "labels/ben/a.tif")
+
+
+def not_a_number(root):
+    (root / "images/a.png").unlink()
+    Image.fromarray(np.full((8, 8), np.nan, np.float32)).save(root / "images/a.tif")
+
+
 MISTAKES = {
+    "two files of one name": (
+        lambda r: picture(r, "images/a.jpg", "L"),
+        r"images/a\.png and images/a\.jpg are both called 'a'; keep one",
+    ),
+    "two label maps of one name": (
+        lambda r: picture(r, "labels/ben/a.bmp", "L"),
+        r"labels/ben/a\.png and labels/ben/a\.bmp are both called 'a'",
+    ),
+    "labels without a rater's folder": (
+        lambda r: move(r, "labels/ben/a.png", "labels/a.png"),
+        r"labels/a\.png: expected it at labels/RATER/a\.png; move it there",
+    ),
+    "images in folders": (
+        lambda r: move(r, "images/a.png", "images/more/a.png"),
+        r"images/more/a\.png: expected it at images/a\.png; move it there",
+    ),
+    "several pages": (pages, r"images/a\.tif holds 2 pages, expected one 2-D image; save each as a file of its own"),
+    "text as DICOM": (lambda r: text_as(r, "images/a.dcm"), r"images/a\.dcm is not a DICOM file"),
+    "text as NIfTI": (lambda r: text_as(r, "images/a.nii"), r"images/a\.nii cannot be read as an image"),
+    "NaN": (not_a_number, r"images/a\.tif: the image has NaN or infinite values"),
+    "unknown colours": (
+        colours,
+        r"ben/a\.png: 2 unknown colour\(s\): #010203 \(3 pixels\), #090909 \(1 pixels\); add them to `palette`",
+    ),
+    "transparent labels": (transparent, r"ben/a\.png: expected a label map without transparency"),
+    "labels as JPEG": (jpeg, r"ben/a\.jpg: expected labels.*JPEG changes label values: save label maps as PNG"),
+    "labels that are fractions": (fractions, r"ben/a\.tif: expected whole numbers as labels, got 0\.5"),
+    "values that are not listed": (
+        lambda r: info(r, values={0: 0, 1: 1}),
+        r"a\.png: label values \[255\] are not in `values` of dataset\.yaml \(\[0, 1\]\); add them there",
+    ),
+    "values of no class": (lambda r: info(r, values={0: 5}), r"values leads to \[5\], which are neither classes nor"),
+    "a palette that is not one": (
+        lambda r: info(r, palette=["black", "#ff0000"]),
+        r"expected a colour such as '#e8853c', got 'black'",
+    ),
+    "one colour for two classes": (
+        lambda r: info(r, palette=["#FF0000", "#ff0000"]),
+        r"palette names a colour twice",
+    ),
+    "void below 0": (lambda r: info(r, ignore=-1), r"key 'ignore'.*got -1"),
+    "group that is no expression": (lambda r: info(r, group="("), r"group '\(' is not a regular expression"),
+    "group without brackets": (lambda r: info(r, group="p.*"), r"group 'p\.\*' has 0 pairs of brackets, expected one"),
+    "group that finds nothing": (lambda r: info(r, group="(p.)"), r"image 'a': `group` '\(p\.\)' .* finds no patient"),
+    "splits name an image twice": (
+        lambda r: splits(r, train=["a", "a"], val=["c"], test=["d"]),
+        r"image 'a' is twice in 'train'",
+    ),
+    "splits of numbers": (lambda r: splits(r, train=[1], val=[2], test=[3]), r'expected \{"train": \[names\]'),
     "truncated image": (lambda r: cut(r, "images/a.png", 60), r"images/a\.png cannot be read as an image"),
     "empty image": (lambda r: cut(r, "images/a.png", 0), r"images/a\.png cannot be read as an image"),
     "text as image": (lambda r: (r / "images/a.png").write_text("hello"), r"images/a\.png cannot be read as an image"),
-    "missing image": (lambda r: (r / "images/a.png").unlink(), r"images/a\.png is missing; splits\.json names it"),
+    "missing image": (
+        lambda r: (r / "images/a.png").unlink(),
+        r"image 'a' is missing in .*images; splits\.json names it",
+    ),
     "truncated labels": (lambda r: cut(r, "labels/ben/a.png", 60), r"labels/ben/a\.png cannot be read"),
     "undeclared label": (
         lambda r: write(r, "labels/ben/a.png", np.full((8, 8), 7)),
@@ -61,13 +164,16 @@ MISTAKES = {
     ),
     "labels in colour": (
         lambda r: write(r, "labels/ben/a.png", np.zeros((8, 8, 3))),
-        r"expected a label map of 8×8 like its image, got shape \(8, 8, 3\)",
+        r"ben/a\.png: expected a label map of grey levels.*got colours; list the colour of each class as `palette`",
     ),
     "colour for grey": (
         lambda r: write(r, "images/a.png", np.zeros((8, 8, 3))),
         r"images/a\.png: expected 1 channel\(s\) \(dataset\.yaml\), got 3",
     ),
-    "no map for an image": (no_map, r"image 'b' has no label map in .*add one or drop it from splits\.json"),
+    "no map for an image": (
+        no_map,
+        r"image 'b' has no label map in .*add one or drop it from images/ and splits\.json",
+    ),
     "no rater folder": (no_raters, r"labels: expected one folder a rater with label maps, found none"),
     "splits share an image": (
         lambda r: splits(r, train=["a", "b"], val=["b"], test=["d"]),
@@ -104,3 +210,80 @@ def test_mistake(folder_root, mistake):
     make(folder_root)
     with pytest.raises(UserError, match=pattern):
         read_all(folder_root)
+
+
+def test_a_patient_in_two_splits(folder_root):
+    for file in (*folder_root.rglob("b.png"), *folder_root.rglob("c.png")):
+        file.rename(file.with_name(f"p1_{file.name}"))
+    splits(folder_root, train=["a", "p1_b"], val=["p1_c"], test=["d"])
+    read_all(folder_root)
+    info(folder_root, group="^(a|d|p1)")
+    pattern = (
+        r"splits\.json: group 'p1' is in both 'train' and 'val' \(image 'p1_c'\).*delete splits\.json and split anew"
+    )
+    with pytest.raises(UserError, match=pattern):
+        Folder("train", root=str(folder_root))
+    with pytest.raises(UserError, match=pattern):
+        plan_import("folder", folder_root)
+
+
+def test_a_zip_is_imported_not_opened(folder_root, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("../dataset.yaml", b"")
+    with pytest.raises(UserError, match=r"a\.zip: expected a folder with dataset\.yaml"):
+        Folder("train", root=str(tmp_path / "a.zip"))
+    with pytest.raises(UserError, match="points outside the archive"):
+        plan_import("folder", tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("mistake", [m for m, (_, pattern) in MISTAKES.items() if "unknown split" not in pattern])
+def test_an_import_finds_the_same_mistake_and_leaves_nothing(folder_root, tmp_path, mistake):
+    make, pattern = MISTAKES[mistake]
+    make(folder_root)
+    with pytest.raises(UserError, match=pattern):
+        write_store(plan_import("folder", folder_root), tmp_path / "out.h5")
+    assert [p.name for p in tmp_path.iterdir()] == ["slices"]
+
+
+def no_images(root):
+    (root / "images").rename(root / "pictures")
+
+
+def mixed_channels(root):
+    write(root, "images/c.png", np.zeros((8, 8, 3)))
+
+
+def photographs(root):
+    write(root, "labels/ben/a.png", np.arange(64).reshape(8, 8) * 2)
+    write(root, "labels/ben/c.png", np.arange(64).reshape(8, 8) * 2 + 1)
+
+
+def grey_and_colour(root):
+    write(root, "labels/ben/a.png", np.zeros((8, 8, 3)))
+
+
+INIT_MISTAKES = {
+    "unlabelled image": (no_map, r"image 'b' has no label map in .*add one or drop it"),
+    "no rater folder": (no_raters, r"labels: expected one folder a rater"),
+    "no images": (no_images, r"images: expected images such as .*images/ID\.png, found none"),
+    "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1; all images"),
+    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: expected a label map, but it brings the values to"),
+    "grey and colour": (grey_and_colour, r"labels/ben/a\.png is in colour, others are not; use one form"),
+    "damaged image": (lambda r: cut(r, "images/c.png", 60), r"images/c\.png cannot be read as an image"),
+}
+
+
+@pytest.mark.parametrize("mistake", INIT_MISTAKES)
+def test_init_explains_and_writes_nothing(folder_root, mistake):
+    make, pattern = INIT_MISTAKES[mistake]
+    for name in ("dataset.yaml", "splits.json"):
+        (folder_root / name).unlink()
+    make(folder_root)
+    with pytest.raises(UserError, match=pattern):
+        init_folder(folder_root)
+    assert not list(folder_root.glob("*.*"))
+
+
+def test_init_of_no_folder(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere: expected a folder with images/ and labels/RATER/"):
+        init_folder(tmp_path / "nowhere")

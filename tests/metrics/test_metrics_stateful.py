@@ -41,7 +41,8 @@ def images(b: int = 5) -> dict[str, tuple[Tensor, ...]]:
     samples = torch.randint(NUM_CLASSES, (b, 6, 8, 9), generator=generator)
     raters = torch.randint(NUM_CLASSES, (b, 4, 8, 9), generator=generator)
     samples[0] = 0
-    mean = torch.randn(b, NUM_CLASSES, 8, 9, generator=generator).softmax(1)
+    # In float64, because the float32 softmax of two processes may differ with their numbers of threads.
+    mean = torch.randn(b, NUM_CLASSES, 8, 9, generator=generator, dtype=torch.float64).softmax(1)
     mask = torch.rand(b, 4, 8, 9, generator=generator) > 0.3
     return {
         "ged": (samples, raters),

@@ -1,10 +1,13 @@
 """Training configs: learning-rate curves, overrides, YAML."""
 
+import re
+from itertools import pairwise
+
 import pytest
 
 from stochseg.errors import UserError
 from stochseg.recipes import RECIPES, find_recipe, fresh_model, recipe
-from stochseg.training import TrainConfig, override, read_config
+from stochseg.training import override, read_config
 from stochseg.training.config import write_config
 
 
@@ -29,8 +32,8 @@ def test_learning_rate(tiny_run, changes, points):
 def test_learning_rate_rises_only_in_the_warm_up(tiny_run, decay):
     config = tiny_run("steps=40", f"decay={decay}", "warmup=10")
     factors = [config.lr_factor(step) for step in range(60)]
-    assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a < b for a, b in pairwise(factors[:11]))
+    assert all(a >= b for a, b in pairwise(factors[10:]))
     assert min(factors) > 0
     assert len(set(factors[40:])) == 1
 
@@ -100,10 +103,10 @@ def test_yaml_that_is_no_config(tmp_path, text, says):
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_recipe_is_a_config_and_a_model(name):
-    assert isinstance(recipe(name), TrainConfig)
-    model = fresh_model(name)
-    assert all(key in {"miou"} or key.startswith(("ged_", "hm_iou_")) for key in recipe(name).published)
-    assert sum(p.numel() for p in model.parameters()) > 0
+    """Published scores carry the names under which `evaluate` reports them."""
+    known = re.compile(r"miou|(ged|hm_iou)_\d+")
+    assert all(known.fullmatch(key) for key in recipe(name).published)
+    fresh_model(name)
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones():

@@ -263,8 +263,9 @@ def test_bfloat16_trains_and_float16_needs_cuda(tiny_run, tmp_path, straight):
     out = tmp_path / "run"
     train(tiny_run("precision=bfloat16", "steps=2"), out, device="cpu")
     losses, exact = values(out, "train/loss"), values(straight, "train/loss")
-    assert losses[1] != exact[1]
-    assert losses[1] == pytest.approx(exact[1], rel=0.05)
+    assert losses[1] == exact[1], "the last layer begins at zero"
+    assert losses[2] != exact[2]
+    assert losses[2] == pytest.approx(exact[2], rel=0.05)
     with pytest.raises(UserError, match="float16 needs a CUDA device, got cpu; use bfloat16 or float32"):
         train(tiny_run("precision=float16"), tmp_path / "half", device="cpu")
 
@@ -283,32 +284,25 @@ class Pretrained(ImageEncoder):
 
 
 def test_a_frozen_encoder_stays_frozen(tiny_run, tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setitem(ENCODERS, "pretrained", lambda channels: made.append(Pretrained(channels)) or made[-1])
+    initial, create = {}, loop.create
+
+    def watched(*args, **options):
+        model = create(*args, **options)
+        initial.update({k: v.clone() for k, v in model.state_dict().items()})
+        return model
+
+    monkeypatch.setattr(loop, "create", watched)
+    monkeypatch.setitem(ENCODERS, "pretrained", Pretrained)
     config = tiny_run("model.options.encoder=pretrained", "model.options.multipliers=[1,1,1,1]", "steps=3")
-    torch.manual_seed(config.seed)
-    with monkeypatch.context() as patch:
-        initial = {}
-        first = loop._Run._step
-        patch.setattr(
-            loop._Run,
-            "_step",
-            lambda self, draw: (
-                initial or initial.update(_copy(self.model)) or first(self, draw) if not initial else first(self, draw)
-            ),
-        )
-        train(config, tmp_path / "run", device="cpu")
+    train(config, tmp_path / "run", device="cpu")
     for file in ("model.safetensors", "state/model.safetensors"):
         weights = load_file(tmp_path / "run/last" / file)
-        frozen = [k for k in weights if ".encoder.net." in k]
+        frozen = {k for k in weights if ".encoder.net." in k}
         assert len(frozen) == 7
-        assert all(torch.equal(weights[k], initial[k]) for k in frozen)
-        assert any(not torch.equal(weights[k], initial[k]) for k in weights)
-    assert not any("encoder.net" in k for k in load_file(tmp_path / "run/last/state/optimizer.safetensors"))
-
-
-def _copy(model):
-    return {k: v.clone() for k, v in model.state_dict().items()}
+        moved = {k for k in weights if not torch.equal(weights[k], initial[k])}
+        assert moved
+        assert not moved & frozen
+    assert not any(".encoder.net." in k for k in load_file(tmp_path / "run/last/state/optimizer.safetensors"))
 
 
 # --- validation and logs ----------------------------------------------------------------------------------
@@ -370,7 +364,7 @@ def test_two_processes_learn_what_one_learns(tiny_run, tmp_path, straight):
         [*launch, *command], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    for key in ("train/loss", "train/gradient_norm", "train/lr"):
-        assert values(tmp_path / "run", key) == pytest.approx(values(straight, key), rel=1e-5), key
+    for key, precision in (("train/loss", 1e-5), ("train/gradient_norm", 1e-3), ("train/lr", 1e-12)):
+        assert values(tmp_path / "run", key) == pytest.approx(values(straight, key), rel=precision), key
     assert values(tmp_path / "run", "val/ged").keys() == {2, 4, 6}
     assert len(log(tmp_path / "run")) == len(log(straight))

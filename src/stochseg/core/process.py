@@ -35,9 +35,9 @@ class CategoricalProcess:
     def q_marginal(self, x0: Tensor, t: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """log q(x_t | x0), "b l h w". x0: "b h w"; t: "b" in 0..T."""
         alpha_bar = self._alpha_bar(t)
-        log_other, log_same = _log_mixture(alpha_bar, self.num_classes)
-        out = _per_pixel(log_other, dtype, x0.device).expand(-1, self.num_classes, *x0.shape[1:]).clone()
-        return out.scatter_(1, x0[:, None], _per_pixel(log_same, dtype, x0.device).expand(x0[:, None].shape))
+        log_other, log_same = (_per_pixel(p.log(), dtype, x0.device) for p in _mixture(alpha_bar, self.num_classes))
+        out = log_other.expand(-1, self.num_classes, *x0.shape[1:]).clone()
+        return out.scatter_(1, x0[:, None], log_same.expand(x0[:, None].shape))
 
     def q_sample(self, x0: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None) -> Tensor:
         """x_t ~ q(x_t | x0), "b h w". Where `mask` ("b h w", True = labelled) is False the label is unknown:
@@ -69,27 +69,28 @@ class CategoricalProcess:
         """
         self._check_jump(x_t, log_p0, t, s)
         bar_t, bar_s = self._alpha_bar(t), self._alpha_bar(s)
-        log_z_other, log_z_same = _log_mixture(bar_t, self.num_classes)
-        log_a_other, log_a_same = _log_mixture(bar_t / bar_s, self.num_classes)
-        log_noise, log_data = ((1.0 - bar_s) / self.num_classes).log(), bar_s.log()
+        z_other, z_same = _mixture(bar_t, self.num_classes)
+        a_other, a_same = _mixture(bar_t / bar_s, self.num_classes)
+        noise, data = (1.0 - bar_s) / self.num_classes, bar_s
 
         def scalar(value: Tensor) -> Tensor:
             return _per_pixel(value, log_p0.dtype, log_p0.device)
 
-        # Scalars are combined in float64 into logs of numbers that are at most 1, as probabilities are: sums of such
-        # logs never cancel, so float32 probabilities are exact to 3e-7.
+        # In plain probabilities: sums of positive terms, which never cancel, and for s > 0 no label has less than the
+        # noise gives it. In place, because here fresh memory costs more than arithmetic.
         at_x_t = x_t[:, None]
-        weight = scalar(log_z_other - log_z_same).expand(at_x_t.shape)
-        # log sum_j p0[j] Z_other / Z[j] lies between log(Z_other / Z_same) and 0: no log-sum-exp is needed.
-        noise = log_p0.scatter_add(1, at_x_t, weight).exp().sum(1, keepdim=True).log()
-
-        def p_s(log_p0_k: Tensor, log_a: Tensor, log_z: Tensor) -> Tensor:
-            return torch.logaddexp(
-                noise + scalar(log_a + log_noise - log_z_other), log_p0_k + scalar(log_a + log_data - log_z)
-            )
-
-        out = p_s(log_p0, log_a_other, log_z_other)
-        return out.scatter_(1, at_x_t, p_s(log_p0.gather(1, at_x_t), log_a_same, log_z_same))
+        p0 = log_p0.exp()
+        p0_same = p0.gather(1, at_x_t)
+        p = p0.clone() if p0.requires_grad else p0  # the backward pass reads p0
+        p.scatter_(1, at_x_t, p0_same * scalar(z_other / z_same))  # p0[j] Z_other / Z[j]
+        total = p.sum(1, keepdim=True) * scalar(noise / z_other)  # (1 - alpha_bar_s)/L  sum_j p0[j]/Z[j]
+        p.mul_(scalar(a_other * data / z_other)).add_(total * scalar(a_other))
+        p.scatter_(1, at_x_t, p0_same * scalar(a_same * data / z_same) + total * scalar(a_same))
+        if bool((s > 0).all()):
+            return p.log_()
+        # x_0 itself is distributed as p0, whose logarithms may be too low for plain probabilities.
+        at_zero = (s == 0).to(p.device)[:, None, None, None]
+        return torch.where(at_zero, log_p0, p.masked_fill(at_zero, 1.0).log())
 
     def log_onehot(self, x0: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """log of the one-hot distribution at x0: 0 at the label, -inf elsewhere, "b l h w"."""
@@ -113,10 +114,10 @@ class CategoricalProcess:
             raise UserError(f"a jump needs 0 <= s < t <= {self.num_steps}, got t={t.tolist()}, s={s.tolist()}")
 
 
-def _log_mixture(keep: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """log of (1 - keep)/L and of (1 - keep)/L + keep: another label, the same label. `keep` is float64 "b"."""
+def _mixture(keep: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """(1 - keep)/L and (1 - keep)/L + keep: the probabilities of another label and of the same. `keep` is "b"."""
     other = (1.0 - keep) / num_classes
-    return other.log(), (other + keep).log()
+    return other, other + keep
 
 
 def _per_pixel(value: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:

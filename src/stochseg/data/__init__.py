@@ -1,18 +1,26 @@
-"""Data sets, the registry that finds them by name, and their augmentations."""
+"""Data sets, the registry that finds them by name, importers, and augmentations."""
 
+from stochseg.data import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401  (importing one registers its importer)
 from stochseg.data.folder import Folder
+from stochseg.data.paths import open_path
 from stochseg.data.phantom import Phantoms
 from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset
+from stochseg.data.store import IMPORTERS, Store, plan_import, write_store
 from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
 
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
+    "IMPORTERS",
     "Folder",
     "KnownTruth",
     "Phantoms",
     "SegmentationData",
+    "Store",
     "flip_rotate",
     "open_dataset",
+    "open_path",
+    "plan_import",
     "register_dataset",
+    "write_store",
 ]

@@ -28,8 +28,8 @@ from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Example
 
 FORMAT, VERSION = "stochseg-data", 1
-SHARD = 512
-"""Examples written at once: what an interrupted import loses at most."""
+SHARD_EXAMPLES, SHARD_BYTES = 512, 2**28
+"""What is written at once, whichever is reached first: what an interrupted import loses at most."""
 
 
 class Provenance(Config):
@@ -124,18 +124,15 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] |
     try:
         scratch.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        shards = []
-        for start in range(0, len(plan.items), SHARD):
-            items = plan.items[start : start + SHARD]
-            file = scratch / f"shard-{start // SHARD:05d}.h5"
-            if not file.exists():
-                part = file.with_suffix(".part")
-                with h5py.File(part, "w", libver="latest") as handle:
-                    _write_shard(handle, plan, [_checked(item.read(), item, plan) for item in items])
-                part.replace(file)
-            shards.append(file)
+        shards: list[Path] = []
+        done = 0
+        while done < len(plan.items):
+            # A shard is named by its first and last example, so that going on finds where the next begins.
+            known = list(scratch.glob(f"shard-{done:07d}-*.h5"))
+            shards += known or [_next_shard(plan, done, scratch)]
+            done = int(shards[-1].stem.rpartition("-")[2])
             if progress is not None:
-                progress(start + len(items), len(plan.items))
+                progress(done, len(plan.items))
         part = scratch / "store.part"
         with h5py.File(part, "w", libver="latest") as handle:
             _merge(handle, plan, shards)
@@ -152,6 +149,23 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] |
         raise
     shutil.rmtree(scratch, ignore_errors=True)
     return out
+
+
+def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
+    """Read and write the examples from `start` on, as many as one shard takes."""
+    records: list[Record] = []
+    size = 0
+    for item in plan.items[start : start + SHARD_EXAMPLES]:
+        records.append(_checked(item.read(), item, plan))
+        size += records[-1].image.nbytes + records[-1].labels.nbytes
+        if size >= SHARD_BYTES:
+            break
+    file = scratch / f"shard-{start:07d}-{start + len(records):07d}.h5"
+    part = file.with_suffix(".part")
+    with _h5py().File(part, "w", libver="latest") as handle:
+        _write_shard(handle, plan, records)
+    part.replace(file)
+    return file
 
 
 def _check_plan(plan: Plan, out: Path) -> None:
@@ -356,3 +370,9 @@ def open_hdf5(path: Path) -> Any:
         return _h5py().File(path, "r")
     except OSError as error:
         raise UserError(f"{path} cannot be read as HDF5 ({error}); it is damaged or of another kind") from None
+
+
+def store_splits(path: Path) -> list[str]:
+    """The names of a store's splits."""
+    with _open_file(path) as handle:
+        return sorted({name.decode() for name in handle["examples"]["split"]})

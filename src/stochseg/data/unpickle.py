@@ -7,6 +7,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stochseg.errors import UserError
 
 
@@ -22,14 +24,15 @@ class ArrayUnpickler(pickle.Unpickler):
     it is looked up, so nothing in the file can run."""
 
     def find_class(self, module: str, name: str) -> Any:
-        import numpy as np
-
+        core = getattr(np, "_core", None) or np.core
         # Array pickles name numpy's private modules, which moved between its versions 1 and 2.
-        multiarray = {f"numpy.{core}.multiarray" for core in ("core", "_core")}
-        if module == "numpy" and name in ("ndarray", "dtype"):
+        place = module.replace("numpy._core.", "numpy.core.")
+        if place == "numpy" and name in ("ndarray", "dtype"):
             return getattr(np, name)
-        if module in multiarray and name in ("_reconstruct", "scalar"):
-            return getattr(np._core.multiarray if hasattr(np, "_core") else np.core.multiarray, name)
+        if place == "numpy.core.multiarray" and name in ("_reconstruct", "scalar"):
+            return getattr(core.multiarray, name)
+        if (place, name) == ("numpy.core.numeric", "_frombuffer"):
+            return core.numeric._frombuffer
         if (module, name) == ("_codecs", "encode"):
             return _latin1
         raise pickle.UnpicklingError(f"the name {module}.{name}")

@@ -78,6 +78,8 @@ def evaluate(
         raise UserError(f"evaluate needs at least 2 samples an image, got {samples}")
     if len(data) == 0:
         raise UserError("evaluate: the split is empty")
+    if limit is not None and limit < 1:
+        raise UserError(f"evaluate: limit must be at least 1, got {limit}")
     if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
         raise UserError(
             f"the model has {model.num_classes} classes and {model.image_channels} image channel(s), the data "

@@ -90,6 +90,29 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     return figure
 
 
+RATER_COLOURS = ("#e8853c", "#4aa3ff", "#57d27e", "#e86bd0", "#f2d64b", "#8de3e0")
+
+
+def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
+    """Images with every rater's outlines: one colour a rater; with a single rater, one colour a class."""
+    rows = -(-len(examples) // columns)
+    figure = Figure(figsize=(1.9 * columns, 2.05 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, example in zip(axes.flat, examples, strict=False):
+        axis.imshow(show_image(example.image, info.normalisation), interpolation="nearest")
+        axis.set_title(f"{example.id[-24:]}  k={len(example.labels)}", fontsize=6, pad=2)
+        for k, labels in enumerate(example.labels.numpy()):
+            for label in range(1, info.num_classes):
+                region = labels == label
+                if region.any() and min(region.shape) > 1:
+                    single = len(example.labels) == 1
+                    colour = info.colours[label] if single else RATER_COLOURS[k % len(RATER_COLOURS)]
+                    axis.contour(region, levels=[0.5], colors=[colour], linewidths=0.9)
+    return figure
+
+
 def forward_process(
     process: CategoricalProcess, labels: Tensor, info: DatasetInfo, *, shown: int = 8, seed: int = 0
 ) -> Figure:

@@ -9,9 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def group_norm(channels: int) -> nn.GroupNorm:
-    """GroupNorm with the paper's 32 groups, or the most that divide a narrower layer."""
-    return nn.GroupNorm(math.gcd(32, channels), channels)
+class GroupNorm(nn.GroupNorm):
+    """GroupNorm that also takes groups of a single value, as the deepest level of a tiny image has: they become the
+    bias. `nn.GroupNorm` refuses them, which is a guard for batch statistics in training that means nothing here."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+def group_norm(channels: int) -> GroupNorm:
+    """GroupNorm with the paper's 32 groups; in a narrower layer, fewer groups of at least 4 channels.
+
+    A group of one channel takes out whatever is constant over the pixels, and so the step t, which enters a block
+    as a constant a channel: a network made of such groups alone could not know t.
+    """
+    groups = 32 if channels >= 32 else max(1, channels // 4)
+    return GroupNorm(math.gcd(groups, channels), channels)
 
 
 def zeroed(module: nn.Module) -> nn.Module:
@@ -34,7 +47,7 @@ class TimeEmbedding(nn.Module):
         half = self.channels // 2
         frequency = torch.exp(-math.log(10_000) * torch.arange(half, device=t.device) / half)
         angle = t[:, None].float() * frequency
-        position = torch.cat([angle.cos(), angle.sin()], dim=1)
+        position = torch.cat([angle.cos(), angle.sin()], dim=1).to(self.perceptron[0].weight.dtype)
         return self.perceptron(F.pad(position, (0, self.channels - 2 * half)))
 
 

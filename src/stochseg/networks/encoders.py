@@ -53,7 +53,7 @@ class HogEncoder(ImageEncoder):
         position = torch.atan2(dy, dx).remainder(math.pi) * (self.bins / math.pi)
         low = position.floor()
         share = position - low
-        votes = torch.zeros(len(image), self.bins, *magnitude.shape[1:], device=image.device)
+        votes = magnitude.new_zeros(len(image), self.bins, *magnitude.shape[1:])
         for index, part in ((low, 1 - share), (low + 1, share)):
             votes.scatter_add_(1, (index.long() % self.bins)[:, None], (part * magnitude)[:, None])
         histogram = F.normalize(F.avg_pool2d(votes, FEATURE_STRIDE), dim=1, eps=1e-3)

@@ -74,6 +74,11 @@ class UNet(nn.Module):
         width = 4 * config.base if timed else None
         self.time = TimeEmbedding(config.base, width) if width is not None else None
         channels = [round(config.base * m) for m in config.multipliers]
+        if timed and all(group_norm(c).num_groups == c for c in channels):
+            raise UserError(
+                f"levels of {channels} channels are normalised one channel at a time, which hides the step t from the "
+                "network; make a level wider, e.g. with a multiplier of 2"
+            )
 
         def level(c_in: int, c_out: int, factor: int) -> _Level:
             return _Level(c_in, c_out, width, config.head_channels if factor in config.attention else None)

@@ -164,11 +164,11 @@ class _Run:
                         schedule.step()
                         self.progress.step += 1
                         self.progress.seconds = time.perf_counter() - began
-                    step = self.progress.step
+                        step, lr = self.progress.step, schedule.get_last_lr()[0]
+                        if step % config.log_every == 0 or step == config.steps:
+                            record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
+                            log.scalars(self.progress, record)
                     advance(step, loss)
-                    if step % config.log_every == 0 or step == config.steps:
-                        lr = schedule.get_last_lr()[0]
-                        log.scalars(self.progress, {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm})
                     if step % config.validation.every == 0 or step == config.steps:
                         self._validate(log)
                     if step % config.save_every == 0 or step == config.steps:

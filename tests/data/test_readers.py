@@ -1,0 +1,279 @@
+"""Decoding of picture, TIFF, NIfTI and DICOM files, and the names of folders and zips."""
+
+import gzip
+import io
+import struct
+import sys
+import zipfile
+import zlib
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom.dataset import FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+
+from stochseg.data.readers import Tree
+from stochseg.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def picture(tmp_path, name: str, content: bytes):
+    (tmp_path / name).write_bytes(content)
+    return Tree(tmp_path).picture(name)
+
+
+def saved(array, form: str, **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, form, **options)
+    return file.getvalue()
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def deep_colour_png() -> bytes:
+    """16 bits a channel in colour, which Pillow cannot write."""
+    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0))
+    rows = zlib.compress(b"".join(b"\0" + bytes(12) for _ in range(2)))
+    return b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+
+
+def tiff(
+    array: np.ndarray, order: str = "<", *, deflate: bool = False, differences: bool = False, rows: int = 3
+) -> bytes:
+    """A TIFF "h w c" of strips, written by the book: Pillow writes no colours of 16 bits and no five channels."""
+    h, w, c = array.shape
+    stored = np.diff(array, axis=1, prepend=np.zeros_like(array[:, :1])) if differences else array
+    body, places, lengths = b"", [], []
+    for y in range(0, h, rows):
+        strip = stored[y : y + rows].astype(array.dtype.newbyteorder(order)).tobytes()
+        strip = zlib.compress(strip) if deflate else strip
+        places.append(8 + len(body))
+        lengths.append(len(strip))
+        body += strip
+    body += bytes(len(body) % 2)
+    tags = {256: [w], 257: [h], 258: [array.itemsize * 8] * c, 259: [8 if deflate else 1], 262: [2 if c >= 3 else 1]}
+    tags |= {273: places, 277: [c], 278: [rows], 279: lengths, 284: [1], 317: [2 if differences else 1], 339: [1] * c}
+    tags |= {338: [0] * (c - 3)} if c > 3 else {}
+    entries, lists, behind = b"", b"", 8 + len(body) + 2 + 12 * len(tags) + 4
+    for tag, values in sorted(tags.items()):
+        numbers = struct.pack(f"{order}{len(values)}I", *values)
+        place = numbers if len(values) == 1 else struct.pack(f"{order}I", behind + len(lists))
+        lists += numbers if len(values) > 1 else b""
+        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + place
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(body))
+    return head + body + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + lists
+
+
+def nifti(array, zooms, units="mm", kind=nibabel.Nifti1Image) -> bytes:
+    image = kind(array, np.eye(4))
+    image.header.set_zooms(zooms)
+    image.header.set_xyzt_units(units)
+    return image.to_bytes()
+
+
+def dicom(array: np.ndarray | None, **tags) -> bytes:
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, CTImageStorage
+    meta.MediaStorageSOPInstanceUID = "1.2.3"
+    file = pydicom.Dataset()
+    file.file_meta = meta
+    file.SOPClassUID, file.SOPInstanceUID = CTImageStorage, "1.2.3"
+    if array is not None:
+        file.Rows, file.Columns = array.shape[-2:]
+        file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
+        file.BitsAllocated = file.BitsStored = array.itemsize * 8
+        file.HighBit = file.BitsStored - 1
+        file.PixelRepresentation = int(array.dtype.kind == "i")
+        file.PixelData = array.tobytes()
+    for key, value in tags.items():
+        setattr(file, key, value)
+    out = io.BytesIO()
+    pydicom.dcmwrite(out, file, enforce_file_format=True)
+    return out.getvalue()
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_deflate"])
+def test_sixteen_bit_grey_tiff(tmp_path, compression):
+    array = RNG.integers(0, 65536, (7, 5), dtype=np.uint16)
+    got = picture(tmp_path, "a.tif", saved(array, "TIFF", compression=compression)).values
+    assert got.dtype == np.uint16
+    np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+@pytest.mark.parametrize("packed", [{}, {"deflate": True}, {"deflate": True, "differences": True}])
+def test_tiff_of_many_channels_keeps_every_bit(tmp_path, order, dtype, channels, packed):
+    array = RNG.integers(0, np.iinfo(dtype).max, (7, 5, channels), dtype=dtype, endpoint=True)
+    got = picture(tmp_path, "a.tif", tiff(array, order, **packed)).values
+    assert got.dtype == dtype
+    assert got.dtype.isnative
+    np.testing.assert_array_equal(got, array)
+
+
+def test_a_palette_means_colours_in_an_image_and_indices_in_a_label_map(tmp_path):
+    indices = RNG.integers(0, 2, (4, 5), dtype=np.uint8)
+    image = Image.fromarray(indices, mode="P")
+    image.putpalette([10, 20, 30, 200, 0, 0])
+    image.save(tmp_path / "a.png")
+    tree = Tree(tmp_path)
+    np.testing.assert_array_equal(tree.picture("a.png").values, np.array([[10, 20, 30], [200, 0, 0]])[indices])
+    np.testing.assert_array_equal(tree.labels("a.png"), indices)
+
+
+def test_bilevel_pictures_are_black_and_white_images_or_labels_0_and_1(tmp_path):
+    mask = RNG.integers(0, 2, (4, 9)).astype(bool)
+    Image.fromarray(mask).save(tmp_path / "a.png")
+    np.testing.assert_array_equal(Tree(tmp_path).picture("a.png").values, mask * 255)
+    np.testing.assert_array_equal(Tree(tmp_path).labels("a.png"), mask.astype(np.uint8))
+
+
+def pages() -> bytes:
+    file, page = io.BytesIO(), Image.new("L", (4, 4))
+    page.save(file, "TIFF", save_all=True, append_images=[page, page])
+    return file.getvalue()
+
+
+def cut_strip() -> bytes:
+    """The one strip begins where the file ends, as when the directory came first."""
+    content = tiff(np.zeros((9, 9, 5), np.uint8), rows=9)
+    entry = struct.pack("<HHI", 273, 4, 1)
+    return content.replace(entry + struct.pack("<I", 8), entry + struct.pack("<I", len(content) - 10))
+
+
+REFUSED = {
+    "pages": ("a.tif", pages, r"a\.tif holds 3 pages, expected one 2-D image; save each as a file of its own"),
+    "16-bit colour PNG": ("a.png", deep_colour_png, r"16 bits a channel are read from grey PNG only; save .* as TIFF"),
+    "BigTIFF": ("a.tif", lambda: b"II+\0" + bytes(60), r"a\.tif is a BigTIFF; save it as a classic TIFF"),
+    "cut TIFF": ("a.tif", lambda: saved(np.zeros((64, 64), np.uint8), "TIFF")[:900], r"a\.tif cannot be read"),
+    "cut wide TIFF": ("a.tif", lambda: tiff(np.zeros((9, 9, 5), np.uint8))[:-40], r"a\.tif cannot be read"),
+    "cut strip": ("a.tif", cut_strip, r"a\.tif is cut short; copy it again"),
+    "cut PNG": ("a.png", lambda: saved(RNG.integers(0, 99, (64, 64), np.uint8), "PNG")[:900], r"a\.png cannot be read"),
+    "not an image": ("a.png", lambda: b"hello", r"a\.png cannot be read as an image \(no known format\)"),
+    "volume": (
+        "a.nii.gz",
+        lambda: gzip.compress(nifti(np.zeros((4, 5, 6), np.uint8), (1, 1, 1))),
+        r"a\.nii\.gz holds a volume of shape \(4, 5, 6\), expected one 2-D image; save each .*`group`",
+    ),
+    "cut gzip": (
+        "a.nii.gz",
+        lambda: gzip.compress(nifti(np.zeros((4, 5), np.uint8), (1, 1)))[:-20],
+        r"a\.nii\.gz cannot be read",
+    ),
+    "cut NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9)), (1, 1))[:-60], r"a\.nii cannot be read"),
+    "complex NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9), np.complex64), (1, 1)), r"expected one number a pixel"),
+    "DICOM without pixels": ("a.dcm", lambda: dicom(None), r"a\.dcm has no pixel data .*expected an image"),
+    "DICOM frames": (
+        "a.dcm",
+        lambda: dicom(np.zeros((3, 4, 4), np.uint8), NumberOfFrames=3),
+        r"a\.dcm holds 3 frames, expected one",
+    ),
+    "cut DICOM": ("a.dcm", lambda: dicom(np.zeros((32, 32), np.uint16))[:-900], r"a\.dcm cannot be read as an image"),
+    "no DICOM": ("a.dcm", lambda: b"x" * 400, r"a\.dcm is not a DICOM file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_says_why(tmp_path, case):
+    name, content, pattern = REFUSED[case]
+    with pytest.raises(UserError, match=pattern):
+        picture(tmp_path, name, content())
+
+
+# ---------------------------------------------------------------------- medical formats
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 1, 7), (1, 5, 7)])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_nifti_slices_lie_with_x_across(tmp_path, shape, kind):
+    array = RNG.integers(-1000, 1000, (5, 7)).astype(np.int16)
+    zooms = tuple({5: 0.5, 7: 0.75, 1: 3.0}[length] for length in shape)
+    got = picture(tmp_path, "a.nii", nifti(array.reshape(shape), zooms, kind=kind))
+    assert got.values.dtype == np.int16
+    np.testing.assert_array_equal(got.values, array.T)
+    assert got.spacing == pytest.approx((0.75, 0.5))
+
+
+def test_nifti_units_byte_order_and_packing(tmp_path):
+    array = RNG.integers(0, 1000, (5, 7)).astype(">i2")
+    content = nifti(array, (500.0, 750.0), "micron")
+    got = picture(tmp_path, "a.nii.gz", gzip.compress(content))
+    assert got.values.dtype.isnative
+    np.testing.assert_array_equal(got.values, array.T)
+    assert got.spacing == pytest.approx((0.75, 0.5))
+
+
+def test_dicom_gives_hounsfield_units_and_spacing(tmp_path):
+    array = RNG.integers(0, 3000, (6, 8)).astype(np.uint16)
+    content = dicom(array, RescaleSlope=1, RescaleIntercept=-1024, PixelSpacing=[0.7, 0.6])
+    for name in ("a.dcm", "1.2.840.113"):
+        got = picture(tmp_path, name, content)
+        assert got.values.dtype == np.int16
+        np.testing.assert_array_equal(got.values, array.astype(int) - 1024)
+        assert got.spacing == pytest.approx((0.7, 0.6))
+
+
+def test_dicom_with_a_broken_slope_and_without_a_spacing(tmp_path):
+    array = RNG.integers(0, 100, (6, 8)).astype(np.uint16)
+    got = picture(tmp_path, "a.dcm", dicom(array, RescaleSlope="0.5", RescaleIntercept="1"))
+    assert got.values.dtype == np.float32
+    np.testing.assert_allclose(got.values, array * 0.5 + 1)
+    assert got.spacing is None
+
+
+@pytest.mark.parametrize(("module", "name"), [("nibabel", "a.nii"), ("pydicom", "a.dcm")])
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, module, name):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"{name} needs {module}; install it with: pip install 'stochseg\[medical\]'"):
+        picture(tmp_path, name, bytes(400))
+
+
+# ---------------------------------------------------------------------- folders and zips
+
+
+def test_a_zip_reads_as_its_folder_does(tmp_path):
+    array = RNG.integers(0, 256, (4, 4), dtype=np.uint8)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("top/a.png", saved(array, "PNG"))
+        out.writestr("__MACOSX/top/._a.png", b"junk")
+    tree = Tree(tmp_path / "a.zip")
+    assert tree.names == ["top/a.png"]
+    np.testing.assert_array_equal(tree.picture("top/a.png").values, array)
+    assert tree.where("top/a.png") == f"{tmp_path}/a.zip:top/a.png"
+
+
+@pytest.mark.parametrize("name", ["../evil.png", "a/../../evil.png", "/etc/evil.png", "C:/evil.png", "..\\evil.png"])
+def test_a_zip_whose_names_leave_it_is_refused(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("fine.png", b"")
+        out.writestr(name, b"")
+    with pytest.raises(UserError, match=r"points outside the archive; refused"):
+        _ = Tree(tmp_path / "a.zip").names
+
+
+def test_a_cut_zip_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("a.png", RNG.bytes(1000))
+    (tmp_path / "a.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:500])
+    with pytest.raises(UserError, match=r"a\.zip: expected a folder or a zip file"):
+        Tree(tmp_path / "a.zip")
+
+
+def test_a_damaged_zip_entry_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("a.png", RNG.bytes(1000))
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[300:310] = bytes(10)
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.zip:a\.png cannot be read: Bad CRC"):
+        Tree(tmp_path / "a.zip").picture("a.png")

@@ -1,0 +1,229 @@
+"""The packed store: what goes in comes out, all or nothing, resumable, safe across processes."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from stochseg.data import Store, store, write_store
+from stochseg.data.store import Item, Plan, Provenance, Record
+from stochseg.errors import UserError
+from stochseg.training.stream import TrainingStream
+from stochseg.types import DatasetInfo
+
+INFO = DatasetInfo(name="toy", num_classes=3, image_channels=2, ignore=255)
+PROVENANCE = Provenance(kind="toy", source="nowhere", licence="CC0", citation="nobody")
+
+
+def record(i: int, size: tuple[int, int] = (6, 5), raters: int = 2, dtype: type = np.uint8, **changes) -> Record:
+    rng = np.random.default_rng(i)
+    fields = {
+        "id": f"e{i}",
+        "group": f"g{i // 2}",
+        "split": "val" if i // 2 % 3 == 2 else "train",
+        "image": (rng.random((*size, 2)) * 255).astype(dtype),
+        "labels": rng.choice([0, 1, 2, 255], (raters, *size)).astype(np.uint8),
+        "raters": tuple(f"r{k}" for k in range(raters)),
+        "spacing": (0.5, 0.7) if i % 2 else None,
+    }
+    return Record(**{**fields, **changes})
+
+
+def plan(records: list[Record], max_raters: int = 4) -> Plan:
+    items = [Item(r.id, r.group, r.split, partial(lambda r: r, r)) for r in records]
+    return Plan(INFO, PROVENANCE, items, max_raters)
+
+
+@pytest.fixture
+def mixed() -> list[Record]:
+    """Several sizes, types and numbers of raters, more than one shard's worth after shrinking it."""
+    shapes = [(6, 5), (4, 4), (1, 1)]
+    types = [np.uint8, np.uint16, np.float32]
+    return [record(i, shapes[i % 3], 1 + i % 4, types[i % 2 + i % 3 % 2]) for i in range(23)]
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(store, "SHARD_EXAMPLES", 5)
+
+
+def test_everything_comes_back(mixed, tmp_path):
+    out = write_store(plan(mixed), tmp_path / "toy.h5")
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.h5"]
+    expected = {r.id: r for r in mixed}
+    seen = set()
+    for split in ("train", "val"):
+        data = Store(split, path=str(out))
+        assert data.info == INFO
+        assert data.provenance == PROVENANCE
+        for i in range(len(data)):
+            example, source = data[i], expected[data[i].id]
+            image, labels = data.read(i)
+            assert image.dtype == source.image.dtype
+            np.testing.assert_array_equal(image, source.image)
+            np.testing.assert_array_equal(labels, source.labels)
+            assert (example.group, example.raters, example.spacing) == (source.group, source.raters, source.spacing)
+            assert source.split == split
+            raw = INFO.normalisation.inverse(example.image).permute(1, 2, 0)
+            np.testing.assert_allclose(raw, source.image.astype(np.float32), rtol=1e-5, atol=1e-4)
+            seen.add(example.id)
+    assert seen == set(expected)
+
+
+def test_any_hdf5_reader_finds_images_and_provenance(tmp_path):
+    out = write_store(plan([record(0), record(1)]), tmp_path / "toy.h5")
+    with h5py.File(out) as file:
+        assert '"licence":"CC0"' in file.attrs["provenance"]
+        (block,) = file["blocks"].values()
+        assert block["images"].shape == (2, 6, 5, 2)
+        assert block["images"].fletcher32
+
+
+def test_an_interrupted_import_goes_on(mixed, tmp_path):
+    out, reads = tmp_path / "toy.h5", []
+
+    def interrupted(r: Record, stop_at: str | None) -> Record:
+        if r.id == stop_at:
+            raise KeyboardInterrupt
+        reads.append(r.id)
+        return r
+
+    def items(stop_at: str | None) -> Plan:
+        made = [Item(r.id, r.group, r.split, partial(interrupted, r, stop_at)) for r in mixed]
+        return Plan(INFO, PROVENANCE, made, 4)
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(items("e12"), out)
+    assert not out.exists()
+    reads.clear()
+    write_store(items(None), out)
+    assert reads == [f"e{i}" for i in range(10, 23)], "two whole shards of five must not be read again"
+    assert len(Store("train", path=str(out))) + len(Store("val", path=str(out))) == 23
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.h5"]
+
+
+def test_shards_are_limited_in_bytes_too(mixed, tmp_path, monkeypatch):
+    written = []
+    original = store._write_shard
+    monkeypatch.setattr(store, "SHARD_BYTES", 200)
+    monkeypatch.setattr(store, "_write_shard", lambda h, p, r: (written.append(len(r)), original(h, p, r)))
+    write_store(plan(mixed), tmp_path / "toy.h5")
+    assert sum(written) == 23
+    assert 1 <= min(written) <= max(written) < 5
+
+
+def test_another_plan_does_not_go_on_with_the_remains(mixed, tmp_path):
+    def stop() -> Record:
+        raise KeyboardInterrupt
+
+    broken = plan(mixed)
+    cut = Plan(INFO, PROVENANCE, [*broken.items[:-1], Item("e22", "g11", mixed[22].split, stop)], 4)
+    with pytest.raises(KeyboardInterrupt):
+        write_store(cut, tmp_path / "toy.h5")
+    others = [record(i, raters=3) for i in range(4)]
+    write_store(plan(others), tmp_path / "toy.h5")
+    assert Store("train", path=str(tmp_path / "toy.h5"))[0].labels.shape[0] == 3
+
+
+def test_a_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
+    calls = []
+
+    def full(handle, *args):
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(handle, *args)
+
+    original = store._write_shard
+    monkeypatch.setattr(store, "_write_shard", full)
+    with pytest.raises(UserError, match="No space left on device.*free some space"):
+        write_store(plan(mixed), tmp_path / "toy.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD = {
+    "undeclared label": (record(0, labels=np.full((1, 6, 5), 7, np.uint8)), r"e0: labels \[7\] are not declared.*0..2"),
+    "size": (record(0, labels=np.zeros((2, 5, 6), np.uint8)), r"e0: label maps of \(5, 6\), the image is \(6, 5\)"),
+    "no labels": (record(0, labels=np.zeros((0, 6, 5), np.uint8)), "e0: the image has no label map"),
+    "NaN": (record(0, image=np.full((6, 5, 2), np.nan, np.float32)), "e0: the image has NaN"),
+    "channels": (record(0, image=np.zeros((6, 5, 1), np.uint8)), r"e0: expected an image of 2 channel"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_record_is_named_and_nothing_is_left(case, tmp_path):
+    bad, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        write_store(plan([bad, record(1)]), tmp_path / "toy.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_in_two_splits_is_refused_before_reading(tmp_path):
+    records = [record(0, split="train"), record(1, split="val")]
+    with pytest.raises(UserError, match="'g0' is in both 'train' and 'val'"):
+        write_store(plan(records), tmp_path / "toy.h5")
+
+
+def test_two_examples_of_one_name_are_refused(tmp_path):
+    with pytest.raises(UserError, match="two examples are called 'e0'"):
+        write_store(plan([record(0), record(0)]), tmp_path / "toy.h5")
+
+
+def test_an_existing_store_is_not_overwritten(tmp_path):
+    out = write_store(plan([record(0)]), tmp_path / "toy.h5")
+    with pytest.raises(UserError, match="exists"):
+        write_store(plan([record(0)]), out)
+
+
+def test_a_damaged_store_is_refused(mixed, tmp_path):
+    out = write_store(plan(mixed), tmp_path / "toy.h5")
+    content = out.read_bytes()
+    out.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="cannot be read as HDF5"):
+        Store("train", path=str(out))
+    with pytest.raises(UserError, match="no data at"):
+        Store("train", path=str(tmp_path / "other.h5"))
+
+
+def test_a_flipped_bit_is_found_by_the_checksum(tmp_path):
+    out = write_store(plan([record(0, size=(40, 40))]), tmp_path / "toy.h5")
+    with h5py.File(out) as file:
+        (block,) = file["blocks"].values()
+        place = block["images"].id.get_chunk_info(0).byte_offset
+    content = bytearray(out.read_bytes())
+    content[place + 40] ^= 1
+    out.write_bytes(content)
+    with pytest.raises(UserError, match="'e0' is damaged"):
+        Store("train", path=str(out))[0]
+
+
+def test_unknown_split_lists_the_known(tmp_path):
+    out = write_store(plan([record(0)]), tmp_path / "toy.h5")
+    with pytest.raises(UserError, match="unknown split.*'dev'; known: train"):
+        Store("dev", path=str(out))
+
+
+def test_workers_and_pickling_do_not_share_a_file_handle(tmp_path):
+    records = [record(i, split="train") for i in range(12)]
+    data = Store("train", path=str(write_store(plan(records), tmp_path / "toy.h5")))
+    data[0]  # opens the file in this process
+    assert torch.equal(pickle.loads(pickle.dumps(data))[3].labels, data[3].labels)
+    stream = TrainingStream(data, batch_size=4, seed=0, augment="flip-rotate")
+    loaders = [torch.utils.data.DataLoader(stream, batch_size=None, sampler=range(5), num_workers=n) for n in (0, 2)]
+    for alone, shared in zip(*loaders, strict=True):
+        assert alone.batch.ids == shared.batch.ids
+        assert torch.equal(alone.batch.image, shared.batch.image)
+        assert torch.equal(alone.batch.labels, shared.batch.labels)
+
+
+def test_without_h5py_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(UserError, match=r"pip install 'stochseg\[data\]'"):
+        store.open_hdf5(Path("x.h5"))

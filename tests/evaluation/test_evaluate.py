@@ -1,0 +1,176 @@
+"""Evaluation against models whose scores are known."""
+
+import csv
+import json
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stochseg.config import Config
+from stochseg.data import Phantoms
+from stochseg.errors import UserError
+from stochseg.evaluation import evaluate, steps_curve, table, write_results
+from stochseg.metrics import ged, hm_iou
+from stochseg.models import StochasticSegmenter, create
+from stochseg.types import DatasetInfo, Example, Samples
+
+
+class Known(StochasticSegmenter):
+    """A model without a network: what it draws is written in the test."""
+
+    name: ClassVar[str] = "known"
+
+    def __init__(self, info):
+        super().__init__(info, Config())
+        self.anchor = torch.nn.Parameter(torch.zeros(()))  # a model is where its parameters are
+
+    def samples(self, labels, mean, seed):
+        n = len(labels)
+        return Samples(labels[None], mean[None], torch.full((1, n), 1 / n), seed)
+
+
+class Oracle(Known):
+    """Draws from the truth of the phantom that it recognises."""
+
+    def __init__(self, data: Phantoms):
+        super().__init__(data.info)
+        self.data = data
+
+    def draw(self, image, n, keys, seed, options):
+        index = next(i for i in range(len(self.data)) if torch.equal(self.data[i].image, image[0]))
+        truth = self.data.truth(index)
+        one_hot = F.one_hot(truth.modes, self.num_classes).permute(0, 3, 1, 2).float()
+        mean = torch.einsum("m,mlhw->lhw", truth.probabilities.float(), one_hot)
+        return self.samples(self.data.draw(index, n, seed + 1), mean, seed)
+
+
+class Blank(Known):
+    """Sees background everywhere, without a doubt."""
+
+    def draw(self, image, n, keys, seed, options):
+        labels = torch.zeros(n, *image.shape[-2:], dtype=torch.int64)
+        return self.samples(labels, F.one_hot(labels[0], self.num_classes).permute(2, 0, 1).float(), seed)
+
+
+class Squares:
+    """Every image has two raters: one sees nothing, one a square of a quarter of the image."""
+
+    def __init__(self, count=3, void=False):
+        self.info = DatasetInfo(name="squares", num_classes=2, image_channels=1, ignore=255 if void else None)
+        self.count, self.void = count, void
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        labels = torch.zeros(2, 8, 8, dtype=torch.int64)
+        labels[1, :4, :4] = 1
+        if self.void:
+            labels[1, :2, :4] = 255
+        return Example(torch.full((1, 8, 8), float(i)), labels, f"square-{i}")
+
+
+@pytest.fixture(scope="module")
+def perfect():
+    data = Phantoms("test", size=16, variant="multiclass", count=30)
+    return evaluate(Oracle(data), data, samples=100)
+
+
+def test_the_truth_scores_as_the_truth(perfect):
+    m = perfect.metrics
+    # The unbiased estimate from 30 images of 100 samples has a standard deviation of 0.0004.
+    assert m["ged_truth_unbiased"] == pytest.approx(0, abs=0.002)
+    assert m["mode_iou"] == pytest.approx(1)
+    # The frequencies of 100 draws from 4 modes stray by about 0.06 in total variation.
+    assert m["mode_tv"] < 0.1
+    assert m["ece"] < 0.05
+    assert m["ged_16"] > m["ged_100"] > m["ged_unbiased"]
+    assert perfect.modes.names == ("nothing", "core", "core and halo", "all solid")
+    assert perfect.modes.truth.shape == perfect.modes.frequency.shape == (30, 4)
+    assert perfect.modes.frequency.sum(1) == pytest.approx(1)
+
+
+def test_a_constant_model_scores_what_can_be_counted():
+    m = evaluate(Blank(Squares().info), Squares(), samples=20).metrics
+    # d(sample, rater) is 0 or 1 with even odds, and so is d(rater, rater').
+    for key in ("ged_16", "ged_20", "ged_unbiased", "hm_iou_16", "hm_iou_20"):
+        assert m[key] == pytest.approx(0.5), key
+    assert m["diversity_16"] == m["diversity_unbiased"] == pytest.approx(0)
+    assert m["miou"] == pytest.approx((112 / 128 + 0) / 2)
+    assert m["ece"] == pytest.approx(16 / 128)
+    assert m["brier"] == pytest.approx(2 * 16 / 128)
+    assert m["evaluations_per_sample"] == 1
+    assert not any(key.startswith("mode") or "truth" in key for key in m)
+
+
+def test_void_pixels_do_not_count():
+    m = evaluate(Blank(Squares(void=True).info), Squares(void=True), samples=2).metrics
+    assert m["miou"] == pytest.approx((112 / 120 + 0) / 2)
+    assert m["ece"] == pytest.approx(8 / 120)
+    assert m["brier"] == pytest.approx(2 * 8 / 120)
+
+
+def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
+    data = Phantoms("val", size=16, count=2)
+    oracle = Oracle(data)
+    result = evaluate(oracle, data, samples=100, seed=3)
+    for i, row in enumerate(result.images):
+        labels = oracle.sample(data[i].image[None], 100, seed=3).labels
+        for n in (16, 32, 50, 100):
+            assert row[f"ged_{n}"] == pytest.approx(ged(labels[:, :n], data[i].labels[None], 2).item(), abs=1e-12)
+            assert row[f"hm_iou_{n}"] == pytest.approx(hm_iou(labels[:, :n], data[i].labels[None], 2).item(), abs=1e-12)
+
+
+def test_limit_takes_images_evenly_and_progress_counts_them():
+    data, seen = Squares(10), []
+    result = evaluate(Blank(data.info), data, samples=2, limit=3, keep=2, progress=lambda *now: seen.append(now))
+    assert [row["id"] for row in result.images] == ["square-0", "square-3", "square-6"]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert [example.id for example, _ in result.kept] == ["square-0", "square-3"]
+
+
+def test_what_is_written_can_be_read_again(perfect, tmp_path):
+    write_results(perfect, tmp_path / "a" / "b")
+    scores = json.loads((tmp_path / "a/b/metrics.json").read_text())
+    for key in (
+        *("ged_16", "hm_iou_16", "ged_unbiased", "diversity_16", "miou", "ece", "brier"),
+        *("seconds_per_image", "evaluations_per_sample", "ged_32", "ged_50", "ged_100", "mode_tv"),
+    ):
+        assert isinstance(scores[key], float), key
+    assert scores["settings"]["samples"] == 100
+    with (tmp_path / "a/b/metrics.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["ged_16"]) == scores["ged_16"]
+    with (tmp_path / "a/b/images.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 30
+    assert sum(float(row["ged_16"]) for row in rows) / 30 == pytest.approx(scores["ged_16"])
+
+
+def test_the_table_shows_every_score(perfect):
+    shown = " ".join(str(cell) for column in table(perfect).columns for cell in column.cells)
+    for words in ("GED, n = 16", "HM-IoU, n = 100", "mIoU", "total variation", "evaluations"):
+        assert words in shown
+    assert f"{perfect.metrics['ged_16']:.4f}" in shown
+
+
+def test_steps_curve_asks_for_each_number_of_steps():
+    data = Phantoms("val", size=8, count=1)
+    model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_steps=8)
+    curve = steps_curve(model, data, [1, 4], samples=2)
+    assert {steps: m["evaluations_per_sample"] for steps, m in curve.items()} == {1: 1, 4: 4}
+
+
+def test_impossible_evaluations_are_refused():
+    data = Squares()
+    with pytest.raises(UserError, match="at least 2 samples an image, got 1"):
+        evaluate(Blank(data.info), data, samples=1)
+    with pytest.raises(UserError, match="split is empty"):
+        evaluate(Blank(data.info), Squares(0), samples=2)
+    with pytest.raises(UserError, match="limit must be at least 1, got 0"):
+        evaluate(Blank(data.info), data, samples=2, limit=0)
+    other = DatasetInfo(num_classes=3, image_channels=1)
+    with pytest.raises(UserError, match=r"3 classes .* the data 2 .*like its own"):
+        evaluate(Blank(other), data, samples=2)

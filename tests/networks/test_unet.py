@@ -1,0 +1,122 @@
+"""The U-Net: what it starts as, what reaches what, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stochseg.errors import UserError
+from stochseg.networks import UNet, UNetConfig
+
+SMALL = UNetConfig(base=8, multipliers=(1, 2, 2, 3), blocks=1, attention=(4, 8), head_channels=8)
+
+
+def randomised(net: UNet, seed: int = 0) -> UNet:
+    """No parameter left at the zero or one it starts as; float64, so that a dead path is zero to 1e-15."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in net.double().parameters():
+        parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return net
+
+
+def inputs(channels: int, size: int = 16, rows: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, channels, size, size, generator=generator, dtype=torch.float64)
+
+
+def test_logits_are_zero_at_the_start():
+    torch.manual_seed(0)
+    net = UNet(4, 3, SMALL)
+    logits = net(inputs(4).float(), torch.tensor([1, 250]))
+    assert logits.shape == (2, 3, 16, 16)
+    assert torch.equal(logits, torch.zeros_like(logits))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        UNetConfig(base=4, multipliers=(1, 2)),
+        UNetConfig(base=8, multipliers=(1, 2, 2)),
+        UNetConfig(base=16, multipliers=(1, 2, 2)),
+        UNetConfig(base=12, multipliers=(1, 2, 3)),
+        UNetConfig(),
+    ],
+    ids=lambda c: f"{c.base}-{c.multipliers}",
+)
+def test_the_step_changes_the_logits(config):
+    """Of narrow networks too: with one channel a group, GroupNorm would take the step out again."""
+    net = randomised(UNet(2, 2, config))
+    with torch.no_grad():
+        x = inputs(2, size=2 * config.stride, rows=1)
+        early, late = net(x, torch.tensor([1])), net(x, torch.tensor([250]))
+    assert (early - late).std() > 1e-3 * early.std()
+
+
+@pytest.mark.parametrize(("base", "multipliers"), [(32, (1,)), (32, (1, 1, 1)), (16, (2, 2)), (1, (1,))])
+def test_a_network_that_could_not_see_the_step_is_refused(base, multipliers):
+    config = UNetConfig(base=base, multipliers=multipliers)
+    with pytest.raises(UserError, match="hides the step t from the network; make a level wider"):
+        UNet(2, 2, config)
+    UNet(2, 2, config, timed=False)
+
+
+def test_rows_have_their_own_step():
+    net = randomised(UNet(2, 2, SMALL))
+    x = inputs(2)[:1].repeat(2, 1, 1, 1)
+    with torch.no_grad():
+        both = net(x, torch.tensor([7, 200]))
+        alone = torch.cat([net(x[:1], torch.tensor([t])) for t in (7, 200)])
+    torch.testing.assert_close(both, alone, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("feature_channels", [0, 5])
+def test_gradients_reach_every_parameter(timed, feature_channels):
+    net = randomised(UNet(4, 3, SMALL, feature_channels=feature_channels, timed=timed))
+    features = torch.randn(2, 5, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    logits = net(inputs(4), torch.tensor([3, 200]) if timed else None, features if feature_channels else None)
+    target = torch.randn(logits.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    (logits * target).sum().backward()
+    dead = [name for name, p in net.named_parameters() if p.grad is None or p.grad.abs().max() < 1e-9]
+    assert dead == []
+
+
+def test_features_change_the_logits():
+    net = randomised(UNet(4, 3, SMALL, feature_channels=5))
+    t = torch.tensor([9, 9])
+    zeros = torch.zeros(2, 5, 2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        assert (net(inputs(4), t, zeros) - net(inputs(4), t, zeros + 1)).abs().max() > 1e-6
+
+
+def test_a_network_without_steps_has_no_time_parameters():
+    timed, untimed = UNet(4, 3, SMALL), UNet(4, 3, SMALL, timed=False)
+    with_time = {name for name, _ in timed.named_parameters()}
+    without = {name for name, _ in untimed.named_parameters()}
+    assert without < with_time
+    assert all("time" in name for name in with_time - without)
+    assert not any("time" in name for name in without)
+    assert untimed(inputs(4).float()).shape == (2, 3, 16, 16)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_features_need_a_level_at_an_eighth(levels):
+    config = UNetConfig(base=8, multipliers=(1,) * levels)
+    with pytest.raises(UserError) as error:
+        UNet(4, 3, config, feature_channels=5)
+    assert f"{levels} levels only reach 1/{2 ** (levels - 1)}; give at least 4 multipliers" in str(error.value)
+    UNet(4, 3, config)
+
+
+def test_attention_sits_at_the_asked_factors_and_in_the_middle():
+    config = UNetConfig(base=8, multipliers=(1, 1, 1, 1), blocks=2, attention=(2, 8), head_channels=4)
+    net = UNet(2, 2, config)
+
+    def attended(stages) -> list[list[bool]]:
+        return [[hasattr(block.attention, "qkv") for block in stage["blocks"]] for stage in stages]
+
+    assert attended(net.encoder) == [[False] * 2, [True] * 2, [False] * 2, [True] * 2]
+    assert attended(net.decoder) == [[True] * 3, [False] * 3, [True] * 3, [False] * 3]
+    assert [hasattr(block.attention, "qkv") for block in net.middle] == [True, False]
+    assert net.middle[0].attention.heads == 2
