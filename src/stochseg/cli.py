@@ -61,8 +61,9 @@ def demo(out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs
 
 
 @app.command(
-    epilog="Recipes: phantom-tiny (synthetic, minutes on two cores); lidc-9m, lidc-41m, cityscapes-30m (the paper's; "
-    "they need their data and a GPU). Several GPUs: torchrun --nproc-per-node 4 -m stochseg train …"
+    epilog="Recipes: phantom-tiny (synthetic, minutes on two cores); small (for data of your own); lidc-9m, lidc-41m, "
+    "cityscapes-30m (the paper's; they need their data and a GPU). Several GPUs: "
+    "torchrun --nproc-per-node 4 -m stochseg train …"
 )
 def train(
     recipe: Annotated[
@@ -71,20 +72,24 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, e.g. steps=2000 lr=5e-4 model.options.base=32.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Train on this packed store (.h5) or folder instead of the recipe's data.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
     device: Device = "auto",
 ) -> None:
     """Train a model. The run folder gets best/ and last/ checkpoints, TensorBoard logs and sample pictures."""
-    from stochseg.recipes import find_recipe
+    from stochseg.recipes import recipe as find_recipe
     from stochseg.training import train as run
 
-    config = find_recipe(recipe, overrides or [])
+    config = find_recipe(recipe, overrides or [], data)
     out = out or Path("runs") / Path(recipe).stem
     try:
         run(config, out, resume=resume, device=device, console=messages)
     except KeyboardInterrupt:
-        again = shlex.join(["stochseg", "train", recipe, *(overrides or []), "--out", str(out), "--resume"])
+        source = [] if data is None else ["--data", str(data)]
+        again = shlex.join(["stochseg", "train", recipe, *(overrides or []), *source, "--out", str(out), "--resume"])
         messages.print(f"\nstopped; go on with: {again}", **PLAIN)
         raise
     console.print(f"done: {out}. Next: stochseg evaluate {out}", **PLAIN)
@@ -139,6 +144,9 @@ def evaluate(
     steps: Steps = None,
     sampler: SamplerName = None,
     seed: Seed = 0,
+    data: Annotated[
+        Path | None, typer.Option(help="Evaluate on this packed store (.h5) or folder instead of the run's data.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
     curve: Annotated[
@@ -148,10 +156,11 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Compare a model's samples with the raters: GED, HM-IoU, diversity, mIoU, calibration, time. Writes a table,
-    JSON, CSV and a picture."""
+    JSON, CSV, a picture and a page."""
     from rich.progress import Progress
 
     from stochseg import evaluation
+    from stochseg.data import open_path
     from stochseg.models import load
     from stochseg.training import open_split, read_config
     from stochseg.training.distributed import pick_device
@@ -159,7 +168,7 @@ def evaluate(
 
     points = _numbers("--curve", curve)
     config = read_config(run / CONFIG_FILE)
-    data = open_split(config, split)
+    chosen = open_split(config, split) if data is None else open_path(data, split)
     network = load(run, device=pick_device(device))
     folder = out or run / "evaluation"
     options = {"samples": samples, "sampler": sampler, "seed": seed, "limit": limit}
@@ -167,21 +176,21 @@ def evaluate(
         task = bar.add_task("evaluating")
         result = evaluation.evaluate(
             network,
-            data,
+            chosen,
             steps=steps,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             **options,
         )
-    console.print(evaluation.table(result))
+    console.print(evaluation.table(result, config.published))
     evaluation.write_results(result, folder)
-    info = data.info
-    evaluation.write_figure(evaluation.qualitative(result.kept, info), folder / "samples.png")
+    evaluation.write_figure(evaluation.qualitative(result.kept, chosen.info), folder / "samples.png")
     if points:
-        metrics = evaluation.steps_curve(network, data, points, **options)
+        metrics = evaluation.steps_curve(network, chosen, points, **options)
         name = sampler or getattr(network.config, "sampler", network.name)
         n = min(16, samples)
         evaluation.write_figure(evaluation.quality_against_steps({name: metrics}, n=n), folder / "steps.png")
-    console.print(f"written to {folder}", **PLAIN)
+    page = evaluation.evaluation_page(result, folder)
+    console.print(f"written to {folder}; look at {page}", **PLAIN)
 
 
 @app.command()

@@ -45,14 +45,31 @@ def import_(
 
 
 @app.command()
+def example(
+    out: Annotated[Path, typer.Argument(help="The folder to make.")],
+    count: Annotated[int, typer.Option(min=1, help="Images.")] = 400,
+    size: Annotated[int, typer.Option(min=8, help="Height and width.")] = 64,
+) -> None:
+    """Make a folder of synthetic images with three raters, laid out as your own data should be."""
+    from rich.progress import Progress
+
+    from stochseg.data.example import write_example_folder
+
+    with Progress(console=messages, transient=True) as bar:
+        task = bar.add_task("drawing", total=count)
+        write_example_folder(out, count=count, size=size, progress=lambda done, _: bar.update(task, completed=done))
+    console.print(f"written: {out}/images/ and {out}/labels/RATER/. Next: stochseg data init {out}", highlight=False)
+
+
+@app.command()
 def init(folder: Annotated[Path, typer.Argument(help="A folder with images/ID.* and labels/RATER/ID.*")]) -> None:
     """Write a first dataset.yaml and splits.json for your own folder, by looking at its files. Edit them freely."""
     from stochseg.data.folder_init import init_folder
 
     config = init_folder(folder)
     console.print(
-        f"written: {folder}/dataset.yaml and {folder}/splits.json: {config.num_classes} classes, "
-        f"{config.image_channels} image channel(s). Read dataset.yaml once and correct the class names.\n"
+        f"{folder}/dataset.yaml and {folder}/splits.json are there: {config.num_classes} classes, "
+        f"{config.image_channels} image channel(s). Read dataset.yaml once and correct it.\n"
         f"Next: stochseg data check {folder}",
         highlight=False,
     )
@@ -87,12 +104,9 @@ def show(
 ) -> None:
     """A contact sheet: images with the outlines of every rater."""
     from stochseg.data import open_path
-    from stochseg.errors import unknown_name
     from stochseg.evaluation.figures import contact_sheet, write_figure
     from stochseg.evaluation.inspect import pick_examples
 
-    data = open_path(path)
-    if split not in data:
-        raise unknown_name(f"split of {path}", split, data)
-    write_figure(contact_sheet(pick_examples(data[split], count), data[split].info), out)
+    data = open_path(path, split)
+    write_figure(contact_sheet(pick_examples(data, count), data.info), out)
     console.print(f"written to {out}", highlight=False)

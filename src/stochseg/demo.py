@@ -10,7 +10,7 @@ from PIL import Image
 from rich.console import Console
 
 from stochseg.data import Phantoms
-from stochseg.evaluation.evaluate import NAMES, Evaluation, evaluate, table, write_results
+from stochseg.evaluation.evaluate import Evaluation, evaluate, metric_rows, table, write_results
 from stochseg.evaluation.figures import (
     forward_process,
     mode_frequencies,
@@ -68,12 +68,7 @@ def run_demo(out: Path, console: Console, *, overrides: tuple[str, ...] = ()) ->
 
 def _page(out: Path, result: Evaluation, pictures: dict[str, Path]) -> Path:
     metrics = result.metrics
-    rows = [(name, f"{metrics[key]:.4g}") for key, name in NAMES.items() if key in metrics]
-    rows = [
-        ("GED, n = 16", f"{metrics['ged_16']:.4f}"),
-        ("HM-IoU, n = 16", f"{metrics['hm_iou_16']:.4f}"),
-        *rows,
-    ]
+    rows = [(name, value) for _, name, value in metric_rows(result)]
     return write_page(
         out / "index.html",
         "stochseg demo: one image, several plausible segmentations",

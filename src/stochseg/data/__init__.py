@@ -2,7 +2,7 @@
 
 from stochseg.data import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401  (importing one registers its importer)
 from stochseg.data.folder import Folder
-from stochseg.data.paths import open_path
+from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
 from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset
 from stochseg.data.store import IMPORTERS, Store, plan_import, write_store
@@ -17,7 +17,9 @@ __all__ = [
     "Phantoms",
     "SegmentationData",
     "Store",
+    "data_at",
     "flip_rotate",
+    "open_all",
     "open_dataset",
     "open_path",
     "plan_import",

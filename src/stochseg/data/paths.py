@@ -10,10 +10,21 @@ from stochseg.data.store import Store, store_splits
 from stochseg.errors import UserError
 
 
-def open_path(path: Path) -> dict[str, SegmentationData]:
-    """All splits of a packed store or of a folder with dataset.yaml."""
+def data_at(path: Path) -> dict[str, object]:
+    """How a training config names the data at this place."""
     if path.is_dir():
-        return {split: Folder(split, root=str(path)) for split in read_splits(path)}
+        return {"name": "folder", "options": {"root": str(path)}}
+    return {"name": "store", "options": {"path": str(path)}}
+
+
+def open_path(path: Path, split: str) -> SegmentationData:
+    """One split of a packed store or of a folder with dataset.yaml."""
     if not path.exists():
         raise UserError(f"no data at {path}; give a packed store (.h5) or a folder with dataset.yaml")
-    return {split: Store(split, path=str(path)) for split in store_splits(path)}
+    return Folder(split, root=str(path)) if path.is_dir() else Store(split, path=str(path))
+
+
+def open_all(path: Path) -> dict[str, SegmentationData]:
+    """Every split of it."""
+    splits = read_splits(path) if path.is_dir() else store_splits(path)
+    return {split: open_path(path, split) for split in splits}

@@ -2,10 +2,12 @@
 
 from stochseg.evaluation.evaluate import Evaluation, evaluate, steps_curve, table, write_results
 from stochseg.evaluation.figures import forward_process, qualitative, quality_against_steps, write_figure
+from stochseg.evaluation.page import evaluation_page
 
 __all__ = [
     "Evaluation",
     "evaluate",
+    "evaluation_page",
     "forward_process",
     "qualitative",
     "quality_against_steps",

@@ -6,7 +6,7 @@ import csv
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,20 +200,29 @@ NAMES = {
 }
 
 
-def table(result: Evaluation) -> Table:
-    """The metrics as a table for the terminal."""
+def metric_rows(result: Evaluation) -> list[tuple[str, str, str]]:
+    """Every metric that a person reads: key, name, value as text."""
+    counts = [int(key.removeprefix("ged_")) for key in result.metrics if key.removeprefix("ged_").isdigit()]
+    named = [
+        (f"{stem}_{n}", f"{name}, n = {n}")
+        for stem, name in (("ged", "GED"), ("hm_iou", "HM-IoU"), ("diversity", "diversity"))
+        for n in counts
+    ]
+    named += [(key, name) for key, name in NAMES.items() if key in result.metrics]
+    digits = {"evaluations_per_sample": 0}
+    return [(key, name, f"{result.metrics[key]:.{digits.get(key, 4)}f}") for key, name in named]
+
+
+def table(result: Evaluation, published: Mapping[str, float] | None = None) -> Table:
+    """The metrics for the terminal, beside those in print where there are any."""
     s = result.settings
     out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['samples']} samples each")
     out.add_column("metric")
     out.add_column("value", justify="right")
-    counts = [int(key.removeprefix("ged_")) for key in result.metrics if key.removeprefix("ged_").isdigit()]
-    for stem, name in (("ged", "GED"), ("hm_iou", "HM-IoU"), ("diversity", "diversity")):
-        for n in counts:
-            out.add_row(f"{name}, n = {n}", f"{result.metrics[f'{stem}_{n}']:.4f}")
-    for key, name in NAMES.items():
-        if key in result.metrics:
-            value = result.metrics[key]
-            out.add_row(name, f"{value:.0f}" if key == "evaluations_per_sample" else f"{value:.4f}")
+    if published:
+        out.add_column("in print", justify="right")
+    for key, name, value in metric_rows(result):
+        out.add_row(name, value, *([f"{published[key]:.3f}" if key in published else ""] if published else []))
     return out
 
 

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from stochseg.data import SegmentationData, open_path
+from stochseg.data import SegmentationData, open_all
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou
 from stochseg.types import Batch, DatasetInfo, Example
@@ -58,7 +58,7 @@ class DataReport:
 
 def check_data(path: Path, progress: Callable[[int, int], None] | None = None) -> DataReport:
     """Read every example of every split. Problems are collected, not raised: one bad file must not hide the next."""
-    data = open_path(path)
+    data = open_all(path)
     total, done = sum(len(part) for part in data.values()), 0
     facts: dict[str, SplitFacts] = {}
     problems: list[str] = []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from stochseg.evaluation.evaluate import Evaluation, metric_rows
+
 
 @dataclass(frozen=True)
 class Section:
@@ -34,3 +36,22 @@ def write_page(file: Path, title: str, lead: str, sections: Sequence[Section]) -
     scratch.write_text(text)
     scratch.replace(file)
     return file
+
+
+def evaluation_page(result: Evaluation, folder: Path) -> Path:
+    """A page of one evaluation: its numbers, and the pictures that were written beside it."""
+    s = result.settings
+    captions = {
+        "samples.png": ("Images, raters and samples", "Mean and entropy are over all samples of an image."),
+        "steps.png": ("Quality against network evaluations", ""),
+    }
+    pictures = [
+        Section(heading, text, folder / name) for name, (heading, text) in captions.items() if (folder / name).exists()
+    ]
+    numbers = Section("Numbers", rows=[(name, value) for _, name, value in metric_rows(result)])
+    return write_page(
+        folder / "index.html",
+        f"{s['model']} on {s['data']}",
+        f"{s['images']} images, {s['samples']} samples each, {s['steps']} network evaluations a sample.",
+        [*pictures, numbers],
+    )
