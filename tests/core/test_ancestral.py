@@ -106,6 +106,7 @@ def test_a_rare_label_keeps_its_probability(grid, steps):
     tests = p_values(out, last)
     assert ("argmax" in tests) == (grid == "even")
     assert min(tests.values()) > FALSE_ALARM, tests
+    assert torch.equal(out.labels, out.log_p0.argmax(1))
 
 
 @pytest.mark.parametrize(("grid", "steps"), [("even", 5), ("even", 10), ("trailing", 5), ("trailing", 10)])

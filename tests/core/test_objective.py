@@ -86,6 +86,13 @@ def test_the_mask_removes_terms_and_gradients_exactly():
     assert bool((full_grad * ~mask[:, None] != 0).any())
 
 
+def test_the_mask_removes_even_an_infinite_term():
+    p = process(2)
+    x0 = torch.zeros(1, 1, 2, dtype=torch.int64)
+    terms = kl_terms(p, p.log_onehot(1 - x0), x0, x0, steps(1), torch.tensor([[[True, False]]]))
+    assert terms.flatten().tolist() == [math.inf, 0.0]
+
+
 @pytest.mark.parametrize("num_classes", [2, 20])
 def test_terms_are_never_negative(num_classes):
     """In float32, up to rounding: predictions near the truth, where the divergence is all cancellation, included."""

@@ -86,10 +86,12 @@ def test_the_callback_sees_every_call(name):
 
 
 @samplers
-def test_a_certain_denoiser_is_obeyed(name):
-    """Whatever the noise, a network that knows the answer is followed to the pixel."""
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_certain_denoiser_is_obeyed(name, steps):
+    """A network that knows the answer is followed to the pixel, however noisy the last x_t still is."""
     truth = torch.randint(L, (6, H, W), generator=torch.Generator().manual_seed(1))
-    out = sample(name, KEYS, denoiser=lambda x_t, t: PROCESS.log_onehot(truth))
+    grid = make_grid("trailing", PROCESS.schedule, steps)
+    out = sample(name, KEYS, grid, lambda x_t, t: PROCESS.log_onehot(truth))
     assert torch.equal(out.labels, truth)
 
 

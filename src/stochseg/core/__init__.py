@@ -2,13 +2,14 @@
 
 from stochseg.core.grids import GRIDS, Grid, make_grid
 from stochseg.core.noise import BatchNoise, Noise, SeededNoise, draw_categorical, draw_uniform_labels
-from stochseg.core.objective import kl_terms, prior_kl
+from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, prior_kl
 from stochseg.core.process import CategoricalProcess
 from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput
 from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
 
 __all__ = [
     "GRIDS",
+    "OBJECTIVES",
     "SAMPLERS",
     "SCHEDULES",
     "BatchNoise",
@@ -21,6 +22,7 @@ __all__ = [
     "Schedule",
     "SeededNoise",
     "cosine",
+    "cross_entropy_terms",
     "draw_categorical",
     "draw_uniform_labels",
     "kl_terms",

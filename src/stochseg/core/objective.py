@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from stochseg.core.process import CategoricalProcess
+
+Objective = Callable[[CategoricalProcess, Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""(process, log_p0, x0, x_t, t, mask) -> a term a pixel, "b h w", in nats a pixel on average over t."""
 
 
 def kl_terms(
@@ -32,8 +37,29 @@ def kl_terms(
     return terms if mask is None else terms.masked_fill(~mask, 0.0)
 
 
+def cross_entropy_terms(
+    process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """-log p0[x0] a pixel, "b h w", at every t alike: the same optimum as the bound, another weight of the steps.
+
+    Note: not the paper's objective. It gives the noisy steps, where a sample takes its mode, more weight.
+    """
+    terms = -log_p0.gather(1, x0[:, None])[:, 0]
+    return terms if mask is None else terms.masked_fill(~mask, 0.0)
+
+
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
     """KL( q(x_T | x0) || uniform ) a pixel, "b h w": the term of the bound that no parameter changes."""
     t = torch.full((x0.shape[0],), process.num_steps)
     log_q = process.q_marginal(x0, t, torch.float64)
     return (log_q.exp() * log_q).sum(1) + torch.tensor(process.num_classes, dtype=torch.float64).log()
+
+
+def _bound(
+    process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None
+) -> Tensor:
+    """`kl_terms` times T: one t is drawn for all T terms of the bound."""
+    return process.num_steps * kl_terms(process, log_p0, x0, x_t, t, mask)
+
+
+OBJECTIVES: dict[str, Objective] = {"kl": _bound, "cross-entropy": cross_entropy_terms}

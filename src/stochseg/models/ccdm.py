@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import SAMPLERS, SCHEDULES, CategoricalProcess, SeededNoise, kl_terms, make_grid
+from stochseg.core import OBJECTIVES, SAMPLERS, SCHEDULES, CategoricalProcess, SeededNoise, make_grid
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter
 from stochseg.models.registry import register
@@ -22,6 +22,7 @@ class CCDMConfig(UNetConfig):
 
     schedule: Literal["cosine", "linear"] = "cosine"
     num_steps: int = Field(250, ge=1, description="T")
+    objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     encoder: str | None = Field(None, description="frozen image features at 1/8, by name")
     draws: int = Field(1, ge=1, description="(rater, t) pairs a training image, all served by one encoding")
     sampler: str = "ancestral"
@@ -46,8 +47,8 @@ class CCDM(StochasticSegmenter):
         """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
 
         Several draws of an image take different raters in turn and steps spread evenly over 1..T: each pair is
-        distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number and
-        multiplied by T, constants both, so that the loss is the bound of the likelihood in nats a pixel at any size.
+        distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number (and
+        the bound multiplied by T), constants both, so that the loss is in nats a pixel at any size.
         """
         b, k = labels.shape[:2]
         draws = self.config.draws
@@ -62,8 +63,8 @@ class CCDM(StochasticSegmenter):
         noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], image.device)
         x_t = self.process.q_sample(x0, t, noise, valid)
         logits = self.denoiser(x_t, t, self.denoiser.encode(image)[rows])
-        terms = kl_terms(self.process, torch.log_softmax(logits.float(), 1), x0, x_t, t, valid)
-        return {"loss": self.process.num_steps * terms.mean()}
+        terms = OBJECTIVES[self.config.objective](self.process, torch.log_softmax(logits.float(), 1), x0, x_t, t, valid)
+        return {"loss": terms.mean()}
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """CCDM Alg. 2, n times an image: encode once, denoise in chunks."""
