@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from stochseg.errors import UserError
-from stochseg.recipes import RECIPES, find_recipe, fresh_model, recipe
+from stochseg.recipes import RECIPES, fresh_model, recipe
 from stochseg.training import override, read_config
 from stochseg.training.config import write_config
 
@@ -86,7 +86,7 @@ def test_yaml_round_trip(tiny_run, tmp_path):
     config = tiny_run("lr=3e-7", "clip=0.5", "model.options.multipliers=[1,1.5]")
     write_config(config, tmp_path / "train.yaml")
     assert read_config(tmp_path / "train.yaml") == config
-    assert find_recipe(str(tmp_path / "train.yaml"), ["steps=9"]).steps == 9
+    assert recipe(str(tmp_path / "train.yaml"), ["steps=9"]).steps == 9
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_every_recipe_is_a_config_and_a_model(name):
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones():
-    for build in (recipe, find_recipe, fresh_model):
+    for build in (recipe, fresh_model):
         with pytest.raises(UserError, match=r"unknown recipe 'lidc'; known: .*lidc-9m.*phantom-tiny"):
             build("lidc")
