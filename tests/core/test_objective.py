@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.core import CategoricalProcess, cosine, kl_terms, linear, prior_kl
+from stochseg.core import OBJECTIVES, CategoricalProcess, cosine, cross_entropy_terms, kl_terms, linear, prior_kl
 
 T = 250
 
@@ -138,3 +138,50 @@ def test_prior_term_is_the_divergence_from_uniform():
     got = prior_kl(p, torch.tensor([[[0, 3]]]))
     assert got.flatten().tolist() == pytest.approx([want, want], abs=1e-14)
     assert prior_kl(process(4), torch.zeros(1, 1, 1, dtype=torch.int64)).item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_least_at_the_true_posterior(name):
+    """L = 3, one pixel: of all p0, the expected term over x0 and x_t is least at p(x0 | x_t), for every t."""
+    small = CategoricalProcess(cosine(6), 3)
+    data = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    for t in range(1, 7):
+        joint = (
+            data[:, None]
+            * small.q_marginal(torch.arange(3)[:, None, None], steps(t, t, t), torch.float64)[..., 0, 0].exp()
+        )
+        for x_t in range(3):
+            truth = joint[:, x_t] / joint[:, x_t].sum()
+            log_p0 = truth.log().clone().requires_grad_()
+            expected = sum(
+                truth[x0]
+                * OBJECTIVES[name](
+                    small,
+                    torch.log_softmax(log_p0, 0)[None, :, None, None],
+                    torch.tensor([[[x0]]]),
+                    torch.tensor([[[x_t]]]),
+                    steps(t),
+                    None,
+                ).sum()
+                for x0 in range(3)
+            )
+            (gradient,) = torch.autograd.grad(expected, log_p0, create_graph=True)
+            assert gradient.abs().max() < 1e-12
+            curvature = torch.stack([torch.autograd.grad(g, log_p0, retain_graph=True)[0] for g in gradient])
+            assert torch.linalg.eigvalsh(curvature)[1] > 0, "a minimum, up to adding one constant to all logits"
+
+
+def test_the_named_bound_is_the_paper_terms_for_all_steps():
+    """The mean over t of the objective "kl" is the sum over t of the KL terms."""
+    p, x0 = process(4), labels(4, 0)
+    log_p0 = torch.log_softmax(torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(2)), 1)
+    arguments = (p, log_p0, x0, labels(4, 1), steps(3, 60, 250))
+    torch.testing.assert_close(OBJECTIVES["kl"](*arguments, None), T * kl_terms(*arguments))
+
+
+def test_cross_entropy_terms_are_the_cross_entropy_and_leave_void_out():
+    p, x0 = process(4), labels(4, 0)
+    logits = torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(3))
+    mask = labels(2, 4).bool()
+    got = cross_entropy_terms(p, torch.log_softmax(logits, 1), x0, labels(4, 1), steps(3, 60, 250), mask)
+    torch.testing.assert_close(got, F.cross_entropy(logits, x0, reduction="none") * mask)

@@ -161,10 +161,11 @@ class _Run:
                 for draw in loader:
                     with _uninterrupted():
                         loss, norm = self._step(draw)
+                        lr = schedule.get_last_lr()[0]
                         schedule.step()
                         self.progress.step += 1
                         self.progress.seconds = time.perf_counter() - began
-                        step, lr = self.progress.step, schedule.get_last_lr()[0]
+                        step = self.progress.step
                         if step % config.log_every == 0 or step == config.steps:
                             record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
                             log.scalars(self.progress, record)
