@@ -329,9 +329,9 @@ def test_ctrl_c_in_training_can_be_gone_on_from(run, config, tmp_path):
 def test_a_job_manager_stops_training_like_ctrl_c(run, config, tmp_path, monkeypatch):
     step = loop._Run._step
 
-    def terminated(self, draw):
+    def terminated(self, *arguments):
         signal.raise_signal(signal.SIGTERM)
-        return step(self, draw)
+        return step(self, *arguments)
 
     monkeypatch.setattr(loop._Run, "_step", terminated)
     code, _, messages = run("train", config, "--out", tmp_path / "run", "--device", "cpu")

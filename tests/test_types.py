@@ -63,9 +63,10 @@ def example(k, size=(4, 4), fill=None):
     return Example(torch.zeros(1, *size), labels, id=f"{k}")
 
 
-def test_collate_repeats_raters_in_turn():
+def test_collate_pads_raters_and_says_how_many_are_real():
     batch = Batch.collate([example(2), example(5), example(1)])
-    assert batch.labels[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert batch.labels[:, :, 0, 0].tolist() == [[0, 1, 0, 0, 0], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert batch.raters.tolist() == [2, 5, 1]
     assert batch.ids == ("2", "5", "1")
     assert batch.mask is None
 
@@ -73,7 +74,7 @@ def test_collate_repeats_raters_in_turn():
 def test_collate_turns_void_into_a_mask():
     batch = Batch.collate([example(2), example(1, fill=255)], ignore=255)
     assert batch.mask[0].all()
-    assert not batch.mask[1].any()
+    assert not batch.mask[1, 0].any()
     assert (batch.labels[1] == 0).all()
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from stochseg import cli_data
 from stochseg._version import __version__
+from stochseg.cli_data import PLAIN, console, messages
 from stochseg.errors import UserError
 
 app = typer.Typer(
@@ -25,10 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_data.app, name="data")
-console = Console()
-messages = Console(stderr=True)
-# For text with paths in it, which may hold brackets and be longer than a line.
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
 Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
@@ -92,13 +89,14 @@ def train(
         again = shlex.join(["stochseg", "train", recipe, *(overrides or []), *source, "--out", str(out), "--resume"])
         messages.print(f"\nstopped; go on with: {again}", **PLAIN)
         raise
-    console.print(f"done: {out}. Next: stochseg evaluate {out}", **PLAIN)
+    if os.environ.get("RANK", "0") == "0":
+        console.print(f"done: {out}. Next: stochseg evaluate {out}", **PLAIN)
 
 
 @app.command()
 def sample(
     model: Annotated[Path, typer.Argument(help="A run folder or a saved model.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, TIFF …")],
+    images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, TIFF, NIfTI or DICOM slices.")],
     out: Annotated[Path, typer.Option(help="Where to write, one folder an image.")] = Path("samples"),
     samples: Samples = 16,
     steps: Steps = None,
@@ -111,7 +109,7 @@ def sample(
 
     from stochseg.evaluation.outputs import read_image, write_samples
     from stochseg.models import load
-    from stochseg.training.distributed import pick_device
+    from stochseg.models.devices import pick_device
 
     twice = {file.stem for i, file in enumerate(images) if file.stem in {other.stem for other in images[:i]}}
     if twice:
@@ -119,11 +117,12 @@ def sample(
             f"several images are called {', '.join(sorted(twice))}, and each would be written to the folder of that "
             "name; sample them one after the other with another --out"
         )
-    files = [(file, read_image(file)) for file in images]
     network = load(model, device=pick_device(device))
-    prepared = [(file, network.prepare(image)) for file, image in files]
+    for file in images:  # a mistake in the last one is told before the first is sampled
+        network.prepare(read_image(file))
     with Progress(console=messages, transient=True) as bar:
-        for file, image in prepared:
+        for file in images:
+            image = network.prepare(read_image(file))
             task = bar.add_task(file.name)
             drawn = network.sample(
                 image,
@@ -133,7 +132,7 @@ def sample(
                 sampler=sampler,
                 progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),
             )
-            folder = write_samples(out / file.stem, image.cpu(), drawn.to("cpu"), network.info)
+            folder = write_samples(out / file.stem, image, drawn.to("cpu"), network.info)
             console.print(f"{file} -> {folder}/overview.png", **PLAIN)
 
 
@@ -147,7 +146,7 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="Evaluate on this packed store (.h5) or folder instead of the run's data.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    split: Annotated[str, typer.Option(help="train, val or test; val chose the best checkpoint.")] = "val",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
     curve: Annotated[
         str | None, typer.Option(help="Also quality against these numbers of steps, e.g. 5,10,25,250.")
@@ -161,15 +160,19 @@ def evaluate(
 
     from stochseg import evaluation
     from stochseg.data import open_path
+    from stochseg.evaluation.evaluate import write_csv
     from stochseg.models import load
+    from stochseg.models.base import SamplingOptions
+    from stochseg.models.devices import pick_device
     from stochseg.training import open_split, read_config
-    from stochseg.training.distributed import pick_device
     from stochseg.training.loop import CONFIG_FILE
 
     points = _numbers("--curve", curve)
     config = read_config(run / CONFIG_FILE)
     chosen = open_split(config, split) if data is None else open_path(data, split)
     network = load(run, device=pick_device(device))
+    for count in points:
+        network.check_options(SamplingOptions(count, sampler))
     folder = out or run / "evaluation"
     options = {"samples": samples, "sampler": sampler, "seed": seed, "limit": limit}
     with Progress(console=messages, transient=True) as bar:
@@ -183,13 +186,16 @@ def evaluate(
         )
     console.print(evaluation.table(result, config.published))
     evaluation.write_results(result, folder)
-    evaluation.write_figure(evaluation.qualitative(result.kept, chosen.info), folder / "samples.png")
+    picture = evaluation.write_figure(evaluation.qualitative(result.kept, chosen.info), folder / "samples.png")
+    curve_picture = None
     if points:
         metrics = evaluation.steps_curve(network, chosen, points, **options)
         name = sampler or getattr(network.config, "sampler", network.name)
         n = min(16, samples)
-        evaluation.write_figure(evaluation.quality_against_steps({name: metrics}, n=n), folder / "steps.png")
-    page = evaluation.evaluation_page(result, folder)
+        figure = evaluation.quality_against_steps({name: metrics}, n=n)
+        curve_picture = evaluation.write_figure(figure, folder / "steps.png")
+        write_csv(folder / "steps.csv", [{"steps": steps, **row} for steps, row in metrics.items()])
+    page = evaluation.evaluation_page(result, folder, samples=picture, curve=curve_picture)
     console.print(f"written to {folder}; look at {page}", **PLAIN)
 
 
@@ -208,17 +214,18 @@ def bench(
     from stochseg.evaluation.bench import bench as measure
     from stochseg.evaluation.evaluate import write_csv
     from stochseg.models import load
+    from stochseg.models.devices import pick_device
     from stochseg.recipes import RECIPES, fresh_model
-    from stochseg.training.distributed import pick_device
 
     chosen = pick_device(device)
     network = fresh_model(model).to(chosen) if model in RECIPES else load(model, device=chosen)
     rows = measure(network, (size, size), samples=samples, steps=_numbers("--steps", steps))
     table = Table(title=f"{model}: {samples} samples of one {size}×{size} image on {chosen}")
-    for key in rows[0]:
+    shown = [key for key in rows[0] if key not in ("samples", "height", "width")]  # which the title tells
+    for key in shown:
         table.add_column(key.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*(str(row[key]) for key in shown))
     console.print(table)
     if out is not None:
         write_csv(out, rows)
@@ -237,7 +244,7 @@ def _numbers(option: str, text: str | None) -> list[int]:
 def main() -> NoReturn:
     """Run the command: 0 done, 2 the user's mistake, 130 stopped by the user."""
     # A job manager's polite stop ends like Ctrl-C: with a checkpoint.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except UserError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ app = typer.Typer(
 )
 console = Console()
 messages = Console(stderr=True)
+
+# For text with paths in it, which may hold brackets and be longer than a line.
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 DataPath = Annotated[Path, typer.Argument(help="A packed store (.h5), or a folder with dataset.yaml.")]
 
@@ -38,9 +41,9 @@ def import_(
     for item in plan.items:
         splits.setdefault(item.split, []).append(item.group)
     for split, groups in splits.items():
-        console.print(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups", highlight=False)
+        console.print(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups", **PLAIN)
     console.print(
-        f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); licence: {plan.provenance.licence}", highlight=False
+        f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); licence: {plan.provenance.licence}", **PLAIN
     )
 
 
@@ -58,7 +61,7 @@ def example(
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("drawing", total=count)
         write_example_folder(out, count=count, size=size, progress=lambda done, _: bar.update(task, completed=done))
-    console.print(f"written: {out}/images/ and {out}/labels/RATER/. Next: stochseg data init {out}", highlight=False)
+    console.print(f"written: {out}/images/ and {out}/labels/RATER/. Next: stochseg data init {out}", **PLAIN)
 
 
 @app.command()
@@ -71,7 +74,7 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder with images/ID.* 
         f"{folder}/dataset.yaml and {folder}/splits.json are there: {config.num_classes} classes, "
         f"{config.image_channels} image channel(s). Read dataset.yaml once and correct it.\n"
         f"Next: stochseg data check {folder}",
-        highlight=False,
+        **PLAIN,
     )
 
 
@@ -89,10 +92,11 @@ def check(path: DataPath) -> None:
         report = check_data(path, lambda done, total: bar.update(task, completed=done, total=total))
     console.print(data_table(report))
     for problem in report.problems:
-        messages.print(f"[bold red]problem:[/] {problem}", highlight=False, soft_wrap=True)
+        messages.print("[bold red]problem:[/] ", end="")
+        messages.print(problem, **PLAIN)
     if report.problems:
         raise typer.Exit(1)
-    console.print("no problems found", highlight=False)
+    console.print("no problems found", **PLAIN)
 
 
 @app.command()
@@ -109,4 +113,4 @@ def show(
 
     data = open_path(path, split)
     write_figure(contact_sheet(pick_examples(data, count), data.info), out)
-    console.print(f"written to {out}", highlight=False)
+    console.print(f"written to {out}", **PLAIN)

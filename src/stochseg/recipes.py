@@ -1,6 +1,6 @@
 """Recipes: named training configs. Those of the paper carry the scores in print for them.
 
-Start from one and override keys: `stochseg train lidc-9m data.options.root=... batch_size=32`.
+Start from one and override keys: `stochseg train lidc-9m --data lidc.h5 batch_size=32`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PHANTOM_TINY: dict[str, Any] = {
     },
     "model": {
         "name": "ccdm",
-        "options": {"base": 16, "multipliers": [1, 2, 4, 4], "blocks": 1, "attention": [8], "steps": 10},
+        "options": {"base": 16, "multipliers": [1, 2, 4, 4], "blocks": 1, "attention": [8], "steps": 16},
     },
-    "steps": 1500,
+    "steps": 2000,
     "batch_size": 32,
     "lr": 1e-3,
     "final_lr": 1e-5,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from stochseg.config import Config
@@ -24,7 +24,7 @@ class Normalisation(Config):
     """Raw intensities to network input, per channel: (raw - mean) / std. One value serves all channels."""
 
     mean: tuple[float, ...] = (127.5,)
-    std: tuple[float, ...] = (127.5,)
+    std: tuple[PositiveFloat, ...] = (127.5,)
 
     def __call__(self, raw: Tensor) -> Tensor:
         """raw: "... c h w", any dtype. Returns float32."""
@@ -47,7 +47,7 @@ class DatasetInfo(Config):
     image_channels: int = Field(ge=1)
     class_names: tuple[str, ...] = ()
     palette: tuple[str, ...] = ()
-    ignore: int | None = None
+    ignore: int | None = Field(None, ge=0, le=65535)
     normalisation: Normalisation = Normalisation()
 
     @model_validator(mode="after")
@@ -104,30 +104,34 @@ class Truth:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one size, stacked. image: "b c h w"; labels: "b k h w"; mask: same shape, False = void."""
+    """Examples of one size, stacked.
+
+    image: "b c h w"; labels: "b k h w", k the most raters of one image; mask: same shape, False = void;
+    raters: "b", how many of an image's label maps are its own (the rest is padding).
+    """
 
     image: Tensor
     labels: Tensor
     mask: Tensor | None
+    raters: Tensor
     ids: tuple[str, ...]
 
     @classmethod
     def collate(cls, examples: Sequence[Example], ignore: int | None = None) -> Batch:
-        """Stack examples. Fewer raters than the fullest example: its own are repeated in turn, which keeps
-        every rater of an image nearly equally likely to be drawn."""
+        """Stack examples; those with fewer raters than the fullest are padded with empty maps."""
         sizes = {(tuple(e.image.shape[-2:]), tuple(e.labels.shape[-2:])) for e in examples}
         if len(sizes) != 1 or any(a != b for a, b in sizes):
             raise UserError(
                 f"a batch must share one size, image and labels alike; got (image, labels) {sorted(sizes)}; "
                 "resize or crop them in the data set, or use batch_size=1"
             )
-        k = max(len(e.labels) for e in examples)
-        labels = torch.stack([e.labels[torch.arange(k) % len(e.labels)] for e in examples])
+        raters = torch.tensor([len(e.labels) for e in examples])
+        labels = torch.nn.utils.rnn.pad_sequence([e.labels for e in examples], batch_first=True)
         mask = None
         if ignore is not None and bool((labels == ignore).any()):
             mask = labels != ignore
             labels = labels.masked_fill(~mask, 0)
-        return cls(torch.stack([e.image for e in examples]), labels, mask, tuple(e.id for e in examples))
+        return cls(torch.stack([e.image for e in examples]), labels, mask, raters, tuple(e.id for e in examples))
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,8 @@ def test_void_is_ignored_by_the_loss_itself(name):
     """`forward` writes background under the mask; a model that learnt from that would learn a lie."""
     model, x, y, keys = lively(name), images(2), labels(2, 3, 2), [(1, 0), (1, 1)]
     mask = torch.rand(y.shape, generator=torch.Generator().manual_seed(4)) < 0.7
-    one, other = (model.loss(x, torch.where(mask, y, void), mask, keys)["loss"] for void in (0, 1))
+    raters = torch.full((2,), y.shape[1])
+    one, other = (model.loss(x, torch.where(mask, y, void), mask, raters, keys)["loss"] for void in (0, 1))
     assert torch.equal(one, other)
 
 
@@ -258,3 +259,13 @@ def test_saving_and_loading_changes_no_bit(name, tmp_path):
     expected, out = (m.sample(images(2), 3, seed=1, steps=STEPS) for m in (model, again))
     assert torch.equal(out.labels, expected.labels)
     assert torch.equal(out.mean, expected.mean)
+
+
+def test_raters_that_are_not_there_are_never_drawn(name):
+    """Padding of an image with fewer raters than its neighbours: neither its content nor its amount matters."""
+    model, x, y = lively(name), images(2), labels(2, 3, 2)
+    raters, keys = torch.tensor([3, 1]), [(5, 0), (5, 1)]
+    padded = [y.clone(), y.clone(), torch.cat([y, y], dim=1)]
+    padded[1][1, 1:] = 1 - padded[1][1, 1:].clamp(max=1)
+    losses = {round(model(x, labels_, keys=keys, raters=raters)["loss"].item(), 7) for labels_ in padded}
+    assert len(losses) == 1

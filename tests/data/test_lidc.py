@@ -258,3 +258,15 @@ def test_v2_keeps_the_splits_of_its_folders(tmp_path, folder):
         ("val", "LIDC-IDRI-0002", 2),
     ]
     assert all(labels[:, 0, 0].tolist() == [0, 0, 1, 1] for _, _, labels, _ in rows)
+
+
+def test_v2_takes_one_folder_of_masks_and_any_place_above_it(tmp_path):
+    """With both lesions/ and gt/ only one is read, and a folder called images further up does not confuse."""
+    root = tmp_path / "images" / "lidc_crops" / "train"
+    write_png(root / "images" / "a.png", np.zeros((8, 8), np.uint8))
+    for folder, value in (("lesions", 255), ("gt", 0)):
+        for k in range(4):
+            write_png(root / folder / f"a_l{k}.png", np.full((8, 8), value, np.uint8))
+    ((_, _, labels, _),) = imported("lidc-v2", tmp_path, tmp_path / "a.h5")
+    assert labels.shape == (4, 8, 8)
+    assert labels.all()

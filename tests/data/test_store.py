@@ -153,6 +153,7 @@ BAD = {
     "size": (record(0, labels=np.zeros((2, 5, 6), np.uint8)), r"e0: label maps of \(5, 6\), the image is \(6, 5\)"),
     "no labels": (record(0, labels=np.zeros((0, 6, 5), np.uint8)), "e0: the image has no label map"),
     "NaN": (record(0, image=np.full((6, 5, 2), np.nan, np.float32)), "e0: the image has NaN"),
+    "raters": (record(0, raters=5), "e0: 5 label maps, expected at most 4"),
     "channels": (record(0, image=np.zeros((6, 5, 1), np.uint8)), r"e0: expected an image of 2 channel"),
 }
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from stochseg.data import flip_rotate
+from stochseg.data.transforms import flip_jitter
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)
@@ -66,3 +67,25 @@ def test_missing_spacing_stays_missing():
 def test_same_generator_state_same_move():
     first, second = moves(numbered(5, 5), 10), moves(numbered(5, 5), 10)
     assert all(torch.equal(a.image, b.image) for a, b in zip(first, second, strict=True))
+
+
+def test_jitter_flips_jointly_and_changes_colours_only():
+    info = DatasetInfo(num_classes=2, image_channels=3)
+    raw = torch.randint(0, 256, (3, 5, 6), generator=torch.Generator().manual_seed(0)).float()
+    numbers = torch.arange(30).view(1, 5, 6)
+    example = Example(info.normalisation(raw), numbers, "photo")
+    rng = np.random.default_rng(0)
+    brightness = []
+    for _ in range(60):
+        moved = flip_jitter(example, rng, info)
+        flipped = torch.equal(moved.labels, numbers.flip(-1))
+        assert flipped or torch.equal(moved.labels, numbers)
+        shown = info.normalisation.inverse(moved.image)
+        assert shown.min() >= -1e-3
+        assert shown.max() <= 255 + 1e-3
+        back = shown.flip(-1) if flipped else shown
+        # Contrast and brightness keep the order of grey values: the image moved the same way as its labels.
+        assert torch.corrcoef(torch.stack([back.mean(0).flatten(), raw.mean(0).flatten()]))[0, 1] > 0.8
+        brightness.append(float(shown.mean() / raw.mean()))
+    assert min(brightness) < 0.7
+    assert max(brightness) > 1.2

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import stochseg.models.io as model_io
+from stochseg import files
 from stochseg.errors import UserError
 from stochseg.evaluation.outputs import write_samples
 from stochseg.models import create, load, save
@@ -131,18 +132,28 @@ def test_an_interrupted_save_leaves_the_old_model(saved, monkeypatch, stop):
 
 
 def test_a_save_that_fails_at_the_last_rename_leaves_the_old_model(saved, monkeypatch):
-    replace = model_io.os.replace
+    replace = files.os.replace
 
     def fail(source, target):
         if str(target) == str(saved) and not str(source).endswith(".old"):
             raise OSError("no space for the name")
         replace(source, target)
 
-    monkeypatch.setattr(model_io.os, "replace", fail)
+    monkeypatch.setattr(files.os, "replace", fail)
     with pytest.raises(OSError, match="no space"):
         save(create("ccdm", 2, 1, **TINY), saved)
     monkeypatch.undo()
     load(saved)
+    assert names(saved.parent) == ["model"]
+
+
+def test_a_kill_between_the_two_moves_is_mended(saved):
+    """Only the hidden old folder is left then: loading and saving put it back."""
+    expected = load(saved).state_dict()
+    saved.rename(saved.with_name(f".{saved.name}.x1.old"))
+    torch.testing.assert_close(load(saved).state_dict(), expected)
+    saved.rename(saved.with_name(f".{saved.name}.x2.old"))
+    save(create("ccdm", 2, 1, **TINY), saved)
     assert names(saved.parent) == ["model"]
 
 
@@ -155,8 +166,12 @@ def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.png").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for path in (tmp_path / "photos", tmp_path / "file", tmp_path):
-        with pytest.raises(UserError, match=r"has no config\.json, so it is not replaced; give .* new folder"):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/config.json").write_text("{}")
+    load(save(model, tmp_path / "more"))
+    (tmp_path / "more/notes.txt").write_text("precious")
+    for path in (tmp_path / "photos", tmp_path / "file", tmp_path, tmp_path / "project", tmp_path / "more"):
+        with pytest.raises(UserError, match=r"is not a saved model, so it is not replaced; give .* new folder"):
             save(model, path)
     assert (tmp_path / "photos/cat.png").read_text() == (tmp_path / "file").read_text() == "precious"
 
@@ -169,7 +184,7 @@ def test_samples_replace_samples_but_nothing_else(tmp_path):
         write_samples(tmp_path / "a", image, drawn, model.info)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.png").write_text("precious")
-    with pytest.raises(UserError, match=r"has no samples\.npz, so it is not replaced"):
+    with pytest.raises(UserError, match=r"is not a folder of samples, so it is not replaced"):
         write_samples(tmp_path / "photos", image, drawn, model.info)
     assert names(tmp_path) == ["a", "photos"]
 

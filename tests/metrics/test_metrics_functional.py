@@ -32,6 +32,7 @@ from stochseg.metrics import (
     iou_per_class,
     miou,
     pairwise_iou,
+    without_void,
 )
 
 few_examples = settings(max_examples=60, deadline=None)
@@ -579,3 +580,15 @@ def test_mistakes_are_answered(mistake: str) -> None:
 def test_bins_can_be_built_from_sums() -> None:
     bins = CalibrationBins(torch.tensor([2, 2]), torch.tensor([0.8, 1.8]), torch.tensor([1, 1]))
     assert ece(bins).item() == pytest.approx((0.2 + 0.8) / 4)
+
+
+def test_void_adds_nothing_to_the_scores() -> None:
+    """A map that is perfect wherever the raters are not void scores as perfect."""
+    generator = torch.Generator().manual_seed(0)
+    raters = torch.randint(3, (2, 2, 6, 6), generator=generator)
+    mask = torch.rand(raters.shape, generator=generator) < 0.8
+    known = mask.all(1, keepdim=True)
+    samples = torch.where(known, raters, torch.randint(3, raters.shape, generator=generator))
+    assert ged(*without_void(samples, raters, mask), 3).abs().max() < 1e-12
+    assert (ged(samples, raters, 3) > 0.01).all()
+    assert all(a is b for a, b in zip(without_void(samples, raters, None), (samples, raters), strict=True))

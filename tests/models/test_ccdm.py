@@ -7,6 +7,7 @@ from scipy import stats
 from stochseg.core import SAMPLERS
 from stochseg.errors import UserError
 from stochseg.models import create
+from stochseg.models.base import pick_raters
 from stochseg.networks import Condition
 
 TINY = {"base": 4, "multipliers": [1, 2], "blocks": 1, "attention": []}
@@ -173,3 +174,26 @@ def test_image_features_matter():
     other = Condition((condition.tensors[0], condition.tensors[1] + 1), condition.size)
     assert not torch.allclose(model.denoiser(x_t, t, condition), model.denoiser(x_t, t, other))
     assert model.sample(image, 1, steps=2).labels.shape == (1, 1, 16, 16)
+
+
+@pytest.mark.parametrize("wrong", [{"sampler": "nope"}, {"grid": "nope"}, {"num_steps": 5, "steps": 6}])
+def test_sampling_options_are_checked_when_the_model_is_built(wrong):
+    with pytest.raises(UserError):
+        create("ccdm", 2, 1, **{"base": 8, "multipliers": (1, 2), **wrong})
+
+
+def test_raters_are_drawn_evenly_whatever_their_number():
+    """Chi-square over 6000 draws for images of 2 and 3 raters; false-alarm rate 1e-6."""
+    u = torch.rand(6000, generator=torch.Generator().manual_seed(0))
+    for count in (2, 3):
+        picked = pick_raters(u, torch.full((6000,), count))[:, 0]
+        assert stats.chisquare(torch.bincount(picked, minlength=count)).pvalue > 1e-6
+    several = pick_raters(u, torch.full((6000,), 3), draws=3)
+    assert (several.sort(1).values == torch.arange(3)).all(), "three draws of three raters take each once"
+
+
+def test_samples_are_ordinary_tensors():
+    out = create("ccdm", 2, 1, base=8, multipliers=(1, 2), num_steps=3).sample(torch.zeros(1, 1, 8, 8), 1)
+    out.labels[...] = 0
+    assert not out.mean.requires_grad
+    (out.mean * torch.ones(1, requires_grad=True)).sum().backward()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -63,11 +64,11 @@ def stop_at(monkeypatch, call: int, error: BaseException) -> None:
     """Raise before the given optimiser step (counted from 1) of this process."""
     step, calls = loop._Run._step, []
 
-    def counted(self, draw):
+    def counted(self, *arguments):
         calls.append(1)
         if len(calls) == call:
             raise error
-        return step(self, draw)
+        return step(self, *arguments)
 
     monkeypatch.setattr(loop._Run, "_step", counted)
 
@@ -368,3 +369,24 @@ def test_two_processes_learn_what_one_learns(tiny_run, tmp_path, straight):
         assert values(tmp_path / "run", key) == pytest.approx(values(straight, key), rel=precision), key
     assert values(tmp_path / "run", "val/ged").keys() == {2, 4, 6}
     assert len(log(tmp_path / "run")) == len(log(straight))
+
+
+def test_a_validation_that_was_cut_short_is_done_on_resuming(tiny_run, tmp_path, monkeypatch):
+    """Ctrl-C during the last validation: the steps are kept, and the validation is not lost."""
+    config = tiny_run("steps=3", "validation.every=3")
+    validate = loop._Run._validate
+    monkeypatch.setattr(loop._Run, "_validate", lambda self, log: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", device="cpu", console=Console(quiet=True))
+    assert not (tmp_path / "run" / "best").exists()
+    monkeypatch.setattr(loop._Run, "_validate", validate)
+    train(config, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))
+    assert (tmp_path / "run" / "best").exists()
+    logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in logged if "val/ged" in r] == [3]
+
+
+def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_path):
+    train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
+    more = tiny_run("steps=2", "data.workers=1")
+    train(more, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))

@@ -66,7 +66,8 @@ def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
     """
     p = log_p.exp()
     labels = range(p.shape[1])
-    total = torch.zeros(u.shape, dtype=torch.float64, device=u.device)
+    exact = torch.float32 if u.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    total = torch.zeros(u.shape, dtype=exact, device=u.device)
     for k in labels:
         total += p[:, k]
     threshold = total.mul_(u)

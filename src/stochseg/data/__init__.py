@@ -4,7 +4,7 @@ from stochseg.data import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401  (i
 from stochseg.data.folder import Folder
 from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
-from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset
+from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset, spread
 from stochseg.data.store import IMPORTERS, Store, plan_import, write_store
 from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
 
@@ -24,5 +24,6 @@ __all__ = [
     "open_path",
     "plan_import",
     "register_dataset",
+    "spread",
     "write_store",
 ]

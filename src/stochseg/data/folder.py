@@ -40,7 +40,6 @@ class FolderConfig(DatasetInfo):
     values: class of each raw label value, or of a colour "#rrggbb", where the two differ.
     """
 
-    ignore: int | None = Field(default=None, ge=0, le=65535)
     group: str | None = None
     values: dict[int | str, int] = Field(default_factory=dict)
     licence: str = "not stated"

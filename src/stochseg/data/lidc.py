@@ -46,7 +46,7 @@ def lidc_slices(source: Path) -> Plan:
         if not found:
             continue
         patient, nodule, slice_ = found[1], int(found[2]), int(found[3])
-        files = [f for f in (name.replace("/images/", f"/mask-{i}/") for i in range(4)) if f in masks]
+        files = [f for f in (_beside(name, f"mask-{i}") for i in range(4)) if f in masks]
         if not files:
             raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 beside images/")
         record = (f"{patient}-n{nodule:02d}-s{slice_:03d}", patient, published_split(patient))
@@ -60,6 +60,12 @@ def lidc_slices(source: Path) -> Plan:
         "the order of the four masks is not a stable rater",
     )
     return Plan(INFO, provenance, items, max_raters=4)
+
+
+def _beside(name: str, folder: str) -> str:
+    """The file of the same name in a folder beside `images`."""
+    top, _, rest = name.rpartition("/images/")
+    return f"{top}/{folder}/{rest}"
 
 
 def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str, str]) -> Record:
@@ -168,8 +174,9 @@ def lidc_v2(source: Path) -> Plan:
         if not found:
             continue
         split, stem = found[1], found[2]
-        stems = [name.replace("/images/", f"/{folder}/").removesuffix(".png") for folder in ("lesions", "gt", "labels")]
-        masks = [f"{s}_l{i}.png" for s in stems for i in range(4) if f"{s}_l{i}.png" in names]
+        stems = [_beside(name, folder).removesuffix(".png") for folder in ("lesions", "gt", "labels")]
+        choices = [[f"{s}_l{i}.png" for i in range(4) if f"{s}_l{i}.png" in names] for s in stems]
+        masks = next(filter(None, choices), [])
         if not masks:
             raise UserError(f"{tree.where(name)} has no label map: expected {split}/lesions/{stem}_l0.png … _l3.png")
         patient = re.search(r"LIDC-IDRI-\d+", stem)

@@ -27,6 +27,12 @@ class KnownTruth(Protocol):
     def truth(self, index: int) -> Truth: ...
 
 
+def spread(length: int, count: int) -> list[int]:
+    """Indices of `count` examples spread evenly over `length`, all of them if there are fewer."""
+    count = min(count, length)
+    return [i * length // count for i in range(count)]
+
+
 Opener = Callable[..., SegmentationData]
 DATASETS: dict[str, Opener] = {}
 

@@ -1,9 +1,10 @@
 """The packed store: one HDF5 file with all splits of a data set, made for random reads.
 
-    /                      attributes: format, version, info (JSON), provenance (JSON)
-    /examples              one row an example: id, group, split, block, row, raters (JSON list), spacing, sha256
-    /blocks/HxWxC/images   "n h w c", one chunk an example, gzip, with checksums
-    /blocks/HxWxC/labels   "n k h w", one chunk an example; unused rater places are 0 and not read
+    /                            attributes: format, version, info (JSON), provenance (JSON)
+    /examples                    one row an example: id, group, split, block and row, count of label maps,
+                                 raters (JSON list), spacing, sha256 of the image
+    /blocks/HxWxC-TYPE/images    "n h w c", one chunk an example, gzip, with checksums
+    /blocks/HxWxC-TYPE/labels    "n k h w", one chunk an example; unused rater places are 0 and not read
 
 Images of one size and type share a block. Splits are stored, never drawn. Every HDF5 reader can open it.
 """
@@ -199,6 +200,8 @@ def _checked(record: Record, item: Item, plan: Plan) -> Record:
         raise UserError(f"{item.id}: the image has NaN or infinite values; replace them first")
     if record.labels.ndim != 3 or len(record.labels) == 0:
         raise UserError(f"{item.id}: the image has no label map; every example needs at least one rater")
+    if len(record.labels) > plan.max_raters:
+        raise UserError(f"{item.id}: {len(record.labels)} label maps, expected at most {plan.max_raters}")
     if record.labels.shape[1:] != (h, w):
         raise UserError(f"{item.id}: label maps of {record.labels.shape[1:]}, the image is {(h, w)}; they must match")
     allowed = set(range(info.num_classes)) | ({info.ignore} if info.ignore is not None else set())
@@ -300,6 +303,8 @@ class Store:
         self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
         self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
         index = handle["examples"][()]
+        handle.close()  # each process that reads opens it for itself
+        self._process = None
         splits = sorted({name.decode() for name in index["split"]})
         if split not in splits:
             raise unknown_name(f"split of {path}", split, splits)

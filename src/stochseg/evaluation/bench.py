@@ -23,7 +23,7 @@ def bench(
         with FlopCounterMode(display=False) as flops:
             out = model.sample(image, samples, steps=count)
         seconds = median_seconds(lambda count=count: model.sample(image, samples, steps=count), repeats)
-        reverse = (out.evaluations - 1) * reverse_step_seconds(model.num_classes, samples, size, repeats)
+        reverse = (out.evaluations - 1) * reverse_step_seconds(model, samples, size, repeats)
         rows.append(
             {
                 "steps": out.evaluations,
@@ -40,12 +40,12 @@ def bench(
     return rows
 
 
-def reverse_step_seconds(num_classes: int, batch: int, size: tuple[int, int], repeats: int) -> float:
-    """Time of one exact jump and draw, without the network."""
-    process = CategoricalProcess(cosine(), num_classes)
-    noise = SeededNoise([(i,) for i in range(batch)])
+def reverse_step_seconds(model: StochasticSegmenter, batch: int, size: tuple[int, int], repeats: int) -> float:
+    """Time of one exact jump and draw on the model's device, without the network."""
+    process = CategoricalProcess(cosine(), model.num_classes)
+    noise = SeededNoise([(i,) for i in range(batch)], model.device)
     x_t = process.prior((batch, *size), noise)
-    log_p0 = torch.log_softmax(torch.randn(batch, num_classes, *size), 1)
+    log_p0 = torch.log_softmax(torch.randn(batch, model.num_classes, *size, device=model.device), 1)
     t, s = torch.full((batch,), 150), torch.full((batch,), 100)
 
     def step() -> None:

@@ -17,10 +17,11 @@ from rich.table import Table
 from torch import Tensor
 
 from stochseg._version import __version__
-from stochseg.data import KnownTruth, SegmentationData
+from stochseg.data import KnownTruth, SegmentationData, spread
 from stochseg.errors import UserError
+from stochseg.files import replaced_file, write_text
 from stochseg.metrics import (
-    brier,
+    brier_sums,
     calibration_bins,
     confusion_matrix,
     diversity_from_iou,
@@ -29,10 +30,11 @@ from stochseg.metrics import (
     hm_iou_from_iou,
     iou_blocks,
     miou,
-    pairwise_iou,
+    without_void,
 )
 from stochseg.models import StochasticSegmenter
-from stochseg.types import Batch, Example, Samples, Truth
+from stochseg.models.base import SamplingOptions
+from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
@@ -85,33 +87,38 @@ def evaluate(
             f"the model has {model.num_classes} classes and {model.image_channels} image channel(s), the data "
             f"{data.info.num_classes} and {data.info.image_channels}; evaluate a model on data like its own"
         )
-    count = len(data) if limit is None else min(limit, len(data))
+    model.check_options(SamplingOptions(steps, sampler))
     counts = sorted({n for n in SAMPLE_COUNTS if n <= samples} | {samples})
-    rows, kept, bins, confusion = [], [], [], []
-    for done, i in enumerate(index * len(data) // count for index in range(count)):
+    chosen = spread(len(data), len(data) if limit is None else limit)
+    rows, kept, bins, confusion, squares = [], [], [], [], []
+    for done, i in enumerate(chosen):
         example = data[i]
+        image = _for_model(example.image, data.info, model.info)
         began = time.perf_counter()
-        out = model.sample(example.image[None], samples, seed=seed, steps=steps, sampler=sampler).to("cpu")
+        out = model.sample(image[None], samples, seed=seed, steps=steps, sampler=sampler).to("cpu")
         seconds = time.perf_counter() - began
         batch = Batch.collate([example], data.info.ignore)
         truth = data.truth(i) if isinstance(data, KnownTruth) else None
         rows.append({"id": example.id, **_image_metrics(out, batch, counts, truth), "seconds_per_image": seconds})
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
+        squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
         confusion.append(_confusion(out, example.labels, data.info.ignore))
         if len(kept) < keep:
             kept.append((example, out))
         if progress is not None:
-            progress(done + 1, count)
+            progress(done + 1, len(chosen))
 
     numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in numbers}
     metrics["miou"] = miou(torch.stack(confusion).sum(0)).item()
     metrics["ece"] = ece(sum(bins[1:], start=bins[0])).item()
+    total, counted = torch.cat(squares, dim=1).sum(1).tolist()
+    metrics["brier"] = total / counted
     metrics["evaluations_per_sample"] = float(out.evaluations)
     settings = {
         "model": model.name,
         "data": data.info.name,
-        "images": count,
+        "images": len(chosen),
         "samples": samples,
         "steps": out.evaluations,
         "sampler": sampler,
@@ -125,10 +132,16 @@ def evaluate(
     return Evaluation(metrics, rows, settings, kept, _mode_table(rows, truth))
 
 
+def _for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
+    """The image as the model expects it: data of another folder may be normalised in another way."""
+    if data.normalisation == model.normalisation:
+        return image
+    return model.normalisation(data.normalisation.inverse(image))
+
+
 def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Truth | None) -> dict[str, Any]:
     """All metrics of one image. The IoU of all pairs is computed once."""
-    classes = out.num_classes
-    blocks = iou_blocks(out.labels, batch.labels, classes)
+    blocks = iou_blocks(*without_void(out.labels, batch.labels, batch.mask), out.num_classes)
     row: dict[str, Any] = {}
     for n in counts:
         part = blocks.first(n)
@@ -140,7 +153,6 @@ def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Tru
         row[f"diversity_{n}"] = diversity_from_iou(part.samples_samples, weights=weights).item()
     row["ged_unbiased"] = ged_from_iou(*blocks, weights=out.weights, unbiased=True).item()
     row["diversity_unbiased"] = diversity_from_iou(blocks.samples_samples, weights=out.weights, unbiased=True).item()
-    row["brier"] = brier(out.mean, batch.labels, mask=batch.mask).item()
     if truth is not None:
         row.update(_truth_metrics(out, truth))
     return row
@@ -149,10 +161,9 @@ def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Tru
 def _truth_metrics(out: Samples, truth: Truth) -> dict[str, Any]:
     """Against a known distribution: each sample counts for the mode that it overlaps most."""
     modes, probabilities = truth.modes[None], truth.probabilities[None].double()
-    overlap = pairwise_iou(out.labels, modes, out.num_classes)[0]
-    best, index = overlap.max(1)
-    frequency = torch.zeros(modes.shape[1], dtype=torch.float64).index_add_(0, index, out.weights[0].double())
     blocks = iou_blocks(out.labels, modes, out.num_classes)
+    best, index = blocks.samples_raters[0].max(1)
+    frequency = torch.zeros(modes.shape[1], dtype=torch.float64).index_add_(0, index, out.weights[0].double())
     return {
         "ged_truth_unbiased": ged_from_iou(
             *blocks, weights=out.weights, rater_weights=probabilities, unbiased=True
@@ -230,7 +241,7 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
     """metrics.json, metrics.csv (one row) and images.csv (one row an image)."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "metrics.json", folder / "metrics.csv", folder / "images.csv"]
-    files[0].write_text(json.dumps({**result.metrics, "settings": result.settings}, indent=2) + "\n")
+    write_text(files[0], json.dumps({**result.metrics, "settings": result.settings}, indent=2) + "\n")
     write_csv(files[1], [{**result.settings, **result.metrics}])
     write_csv(files[2], result.images)
     return files
@@ -238,7 +249,7 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
 
 def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="") as stream:
+    with replaced_file(file) as scratch, scratch.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
+from stochseg.files import replaced_file
 from stochseg.types import DatasetInfo, Example, Normalisation, Samples
 
 CELL = 1.15  # inches a picture
@@ -21,9 +22,8 @@ INK, SECOND = "#1f4e79", "#c2571a"
 def write_figure(figure: Figure, file: Path, dpi: int = 130) -> Path:
     """Write as PNG, all or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.part")
-    figure.savefig(scratch, dpi=dpi, format="png", facecolor="white")
-    scratch.replace(file)
+    with replaced_file(file) as scratch:
+        figure.savefig(scratch, dpi=dpi, format="png", facecolor="white")
     return file
 
 

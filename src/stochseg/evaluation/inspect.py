@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from stochseg.data import SegmentationData, open_all
+from stochseg.data import SegmentationData, open_all, spread
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou
 from stochseg.types import Batch, DatasetInfo, Example
@@ -130,5 +130,6 @@ def _spread(counter: Counter, total: int) -> str:
 
 def pick_examples(data: SegmentationData, count: int) -> list[Example]:
     """Examples spread evenly over the split."""
-    count = min(count, len(data))
-    return [data[i * len(data) // count] for i in range(count)]
+    if len(data) == 0:
+        raise UserError("the split is empty; choose another")
+    return [data[i] for i in spread(len(data), count)]

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
+from stochseg.data.readers import Tree
 from stochseg.errors import UserError
 from stochseg.evaluation.figures import overview, write_figure
-from stochseg.models.base import PIL_MODES
-from stochseg.models.io import replaced_folder
+from stochseg.files import replaced_folder
 from stochseg.types import DatasetInfo, Samples
 
 
 def read_image(file: Path) -> np.ndarray:
-    """Raw intensities "h w" or "h w c"; a palette image becomes colour, a 1-bit image grey."""
-    try:
-        with Image.open(file) as image:
-            return np.asarray(image.convert(PIL_MODES.get(image.mode, image.mode)))
-    except FileNotFoundError:
-        raise UserError(f"no such image: {file}") from None
-    except IsADirectoryError:
-        raise UserError(f"{file} is a folder; give image files, e.g. {file}/*.png") from None
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise UserError(f"{file} cannot be read as an image: {error}") from None
+    """Raw intensities "h w" or "h w c" of an image file, read exactly as training reads it."""
+    if not file.exists():
+        raise UserError(f"no such image: {file}")
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; give image files, e.g. {file}/*.png")
+    return Tree(file.parent).picture(file.name).values
+
+
+def _ours(folder: Path) -> bool:
+    """Whether a folder holds samples of an image and nothing else."""
+    names = {file.name for file in folder.iterdir()}
+    own = {"samples.npz", "fused.png", "overview.png"}
+    return own <= names and all(re.fullmatch(r"sample-\d+\.png", name) for name in names - own)
 
 
 def write_samples(folder: Path, image: Tensor, samples: Samples, info: DatasetInfo) -> Path:
     """All of one image's samples: sample-000.png … (palette PNGs whose indices are the labels), fused.png,
     overview.png, and samples.npz with labels, mean, weights and seed."""
-    with replaced_folder(folder, sign="samples.npz") as scratch:
+    with replaced_folder(folder, ours=_ours, kind="a folder of samples") as scratch:
         for i, labels in enumerate(samples.labels[0]):
             write_labels(scratch / f"sample-{i:03d}.png", labels, info)
         write_labels(scratch / "fused.png", samples.fused()[0], info)

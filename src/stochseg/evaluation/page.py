@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment
 
 from stochseg.evaluation.evaluate import Evaluation, metric_rows
+from stochseg.files import write_text
 
 
 @dataclass(frozen=True)
@@ -32,22 +33,15 @@ class Section:
 def write_page(file: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
     source = (files("stochseg.evaluation") / "templates" / "page.html").read_text()
     text = Environment(autoescape=True).from_string(source).render(title=title, lead=lead, sections=sections)
-    scratch = file.with_name(f".{file.name}.part")
-    scratch.write_text(text)
-    scratch.replace(file)
-    return file
+    return write_text(file, text)
 
 
-def evaluation_page(result: Evaluation, folder: Path) -> Path:
-    """A page of one evaluation: its numbers, and the pictures that were written beside it."""
+def evaluation_page(result: Evaluation, folder: Path, *, samples: Path, curve: Path | None = None) -> Path:
+    """A page of one evaluation: its numbers, the picture of its samples, the curve over steps if there is one."""
     s = result.settings
-    captions = {
-        "samples.png": ("Images, raters and samples", "Mean and entropy are over all samples of an image."),
-        "steps.png": ("Quality against network evaluations", ""),
-    }
-    pictures = [
-        Section(heading, text, folder / name) for name, (heading, text) in captions.items() if (folder / name).exists()
-    ]
+    pictures = [Section("Images, raters and samples", "Mean and entropy are over all samples of an image.", samples)]
+    if curve is not None:
+        pictures.append(Section("Quality against network evaluations", picture_file=curve))
     numbers = Section("Numbers", rows=[(name, value) for _, name, value in metric_rows(result)])
     return write_page(
         folder / "index.html",

@@ -8,6 +8,7 @@ from stochseg.metrics.functional import (
     CalibrationBins,
     IoUBlocks,
     brier,
+    brier_sums,
     calibration_bins,
     confusion_matrix,
     diversity,
@@ -21,6 +22,7 @@ from stochseg.metrics.functional import (
     iou_per_class,
     miou,
     pairwise_iou,
+    without_void,
 )
 from stochseg.metrics.stateful import (
     BrierScore,
@@ -51,6 +53,7 @@ __all__ = [
     "MeanIoU",
     "SampleDiversity",
     "brier",
+    "brier_sums",
     "calibration_bins",
     "confusion_matrix",
     "diversity",
@@ -64,4 +67,5 @@ __all__ = [
     "iou_per_class",
     "miou",
     "pairwise_iou",
+    "without_void",
 ]

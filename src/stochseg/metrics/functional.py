@@ -123,6 +123,17 @@ def _counting_dtype(pixels: int) -> torch.dtype:
     return torch.float32 if pixels <= _FLOAT32_EXACT else torch.float64
 
 
+def without_void(samples: Tensor, raters: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both sets with background wherever a rater left the pixel void, so that it adds nothing to any IoU.
+
+    samples: "b n h w"; raters: "b k h w"; mask: "b k h w" bool, False = void (None: nothing is void).
+    """
+    if mask is None:
+        return samples, raters
+    known = mask.all(1, keepdim=True)
+    return samples * known, raters * known
+
+
 # --- Generalised energy distance and diversity -----------------------------------------------------------
 
 

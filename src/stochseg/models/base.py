@@ -62,7 +62,9 @@ class StochasticSegmenter(nn.Module):
 
     # ------------------------------------------------------------------ what a subclass writes
 
-    def loss(self, image: Tensor, labels: Tensor, mask: Tensor | None, keys: Sequence[Key]) -> dict[str, Tensor]:
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
         """Inputs as in `forward`, checked. Returns at least {"loss": scalar}."""
         raise NotImplementedError
 
@@ -70,15 +72,24 @@ class StochasticSegmenter(nn.Module):
         """image: "b c h w", checked. keys: one an image; sample i of an image uses (*key, i)."""
         raise NotImplementedError
 
+    def check_options(self, options: SamplingOptions) -> None:
+        """UserError for options this model cannot sample with: asked before work that would be lost."""
+
     # ------------------------------------------------------------------ what a caller uses
 
     def forward(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None = None, keys: Sequence[Key] | None = None
+        self,
+        image: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        keys: Sequence[Key] | None = None,
+        raters: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The training loss of a batch.
 
         image: "b c h w" normalised; labels: "b k h w", the maps of k raters, of which the model draws its own;
-        mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out).
+        mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out);
+        raters: "b", how many of its k maps an image really has (all, if left out).
         """
         self._check_image(image)
         self._check_labels(image, labels, mask)
@@ -86,9 +97,11 @@ class StochasticSegmenter(nn.Module):
             labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
-        return self.loss(image.float(), labels.long(), mask, keys)
+        if raters is None:
+            raters = torch.full((len(image),), labels.shape[1])
+        return self.loss(image.float(), labels.long(), mask, raters, keys)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def sample(
         self,
         image: Any,
@@ -109,12 +122,14 @@ class StochasticSegmenter(nn.Module):
             raise UserError(f"sample: n must be at least 1, got {n}")
         if seed < 0:
             raise UserError(f"sample: seed must not be negative, got {seed}")
-        batch = self.prepare(image).to(self.device)
+        options = SamplingOptions(steps, sampler, progress)
+        self.check_options(options)
+        batch = self.prepare(image)
         keys = [(seed, image_key(x)) for x in batch]
         was_training = self.training
         self.eval()
         try:
-            return self.draw(batch, n, keys, seed, SamplingOptions(steps, sampler, progress))
+            return self.draw(batch.to(self.device), n, keys, seed, options)
         finally:
             self.train(was_training)
 
@@ -178,6 +193,15 @@ class StochasticSegmenter(nn.Module):
                 f"labels: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
                 "give void pixels by mask (ignore in the data set's info), or create the model with more classes"
             )
+
+
+def pick_raters(u: Tensor, raters: Tensor, draws: int = 1) -> Tensor:
+    """Which rater each draw takes, "b draws": uniform for any one draw, and different raters in turn for several.
+
+    u: "b" in [0, 1); raters: "b", how many there are.
+    """
+    count = raters[:, None]
+    return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
 
 
 def image_key(image: Tensor) -> int:

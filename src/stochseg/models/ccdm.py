@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import OBJECTIVES, SAMPLERS, SCHEDULES, CategoricalProcess, SeededNoise, make_grid
+from stochseg.core import OBJECTIVES, SAMPLERS, SCHEDULES, CategoricalProcess, Grid, Sampler, SeededNoise, make_grid
 from stochseg.errors import unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
 from stochseg.models.registry import register
 from stochseg.networks import ConcatUNet, UNetConfig, make_encoder
 from stochseg.types import DatasetInfo, Samples
@@ -43,19 +43,33 @@ class CCDM(StochasticSegmenter):
         self.denoiser = ConcatUNet(info.num_classes, info.image_channels, config, encoder)
         self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_steps), info.num_classes)
 
-    def loss(self, image: Tensor, labels: Tensor, mask: Tensor | None, keys: Sequence[Key]) -> dict[str, Tensor]:
+        self.check_options(SamplingOptions())
+
+    def check_options(self, options: SamplingOptions) -> None:
+        self._plan(options)
+
+    def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:
+        """The sampler and its time grid."""
+        name = options.sampler or self.config.sampler
+        if name not in SAMPLERS:
+            raise unknown_name("sampler", name, SAMPLERS)
+        steps = self.config.steps if options.steps is None else options.steps
+        return SAMPLERS[name], make_grid(self.config.grid, self.process.schedule, steps)
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
         """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
 
         Several draws of an image take different raters in turn and steps spread evenly over 1..T: each pair is
         distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number (and
         the bound multiplied by T), constants both, so that the loss is in nats a pixel at any size.
         """
-        b, k = labels.shape[:2]
-        draws = self.config.draws
-        shift = SeededNoise(keys).uniform((b, 2, 1)) + torch.arange(draws) / torch.tensor([k, draws])[:, None]
-        rater, step = (shift % 1.0).unbind(1)
-        rater = (rater * k).long().clamp(max=k - 1).flatten().to(image.device)
-        t = (1 + (step * self.process.num_steps).long()).clamp(max=self.process.num_steps).flatten().to(image.device)
+        b, draws = len(image), self.config.draws
+        u_rater, u_step = SeededNoise(keys).uniform((b, 2)).unbind(1)
+        rater = pick_raters(u_rater, raters.cpu(), draws).flatten().to(image.device)
+        spread = (u_step[:, None] + torch.arange(draws) / draws) % 1.0
+        t = 1 + (spread * self.process.num_steps).long().flatten().to(image.device)
         rows = torch.arange(b, device=image.device).repeat_interleave(draws)
 
         x0 = labels[rows, rater]
@@ -68,11 +82,7 @@ class CCDM(StochasticSegmenter):
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """CCDM Alg. 2, n times an image: encode once, denoise in chunks."""
-        name = options.sampler or self.config.sampler
-        if name not in SAMPLERS:
-            raise unknown_name("sampler", name, SAMPLERS)
-        steps = self.config.steps if options.steps is None else options.steps
-        grid = make_grid(self.config.grid, self.process.schedule, steps)
+        sampler, grid = self._plan(options)
         b, _, h, w = image.shape
         condition = self.denoiser.encode(image)
         streams = [(*key, i) for key in keys for i in range(n)]
@@ -95,7 +105,7 @@ class CCDM(StochasticSegmenter):
                     options.progress(done + i + 1, calls)
 
             x_T = self.process.prior((len(streams[part]), h, w), noise)
-            out = SAMPLERS[name](denoise, x_T, grid, self.process, noise, report)
+            out = sampler(denoise, x_T, grid, self.process, noise, report)
             labels[part] = out.labels
             mean.index_add_(0, rows[part], out.log_p0.exp() / n)
         weights = torch.full((b, n), 1 / n, device=image.device)

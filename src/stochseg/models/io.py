@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stochseg.errors import UserError, unknown_name
+from stochseg.files import recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.registry import MODELS, parse_config
 from stochseg.types import DatasetInfo
@@ -27,21 +23,17 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
 
-def save(model: StochasticSegmenter, path: str | Path, *, state: dict[str, Tensor] | None = None) -> Path:
-    """Write the model as a folder, all or nothing; an existing model there is replaced.
-
-    state: weights to store instead of the model's own (their moving average, say).
-    """
+def save(model: StochasticSegmenter, path: str | Path) -> Path:
+    """Write the model as a folder, all or nothing; an existing model there is replaced."""
     path = Path(path)
-    with replaced_folder(path, sign=CONFIG) as folder:
-        write_model(model, folder, state=state)
+    with replaced_folder(path, ours=is_checkpoint, kind="a saved model") as folder:
+        write_model(model, folder)
     return path
 
 
-def write_model(model: StochasticSegmenter, folder: Path, *, state: dict[str, Tensor] | None = None) -> None:
+def write_model(model: StochasticSegmenter, folder: Path) -> None:
     """The two files of a model, into a folder that exists."""
-    weights = {k: v.detach().cpu().contiguous() for k, v in (state or model.state_dict()).items()}
-    save_file(weights, folder / WEIGHTS)
+    save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS)
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -50,6 +42,16 @@ def write_model(model: StochasticSegmenter, folder: Path, *, state: dict[str, Te
         "info": model.info.model_dump(mode="json"),
     }
     (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder holds a model, or a checkpoint of a run, and nothing else that somebody could miss."""
+    if {file.name for file in folder.iterdir()} - {WEIGHTS, CONFIG, "state"}:
+        return False
+    try:
+        return read_json(folder / CONFIG).get("format") == FORMAT
+    except UserError:
+        return False
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticSegmenter:
@@ -77,6 +79,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
 def find_model(path: Path) -> Path:
     """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
     candidates = [path, path / "best", path / "last"]
+    for folder in candidates:
+        recover_folder(folder)
     for folder in candidates:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
@@ -129,28 +133,3 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _first(keys: list[str]) -> str:
     return f" (first: {keys[0]!r})" if keys else ""
-
-
-@contextmanager
-def replaced_folder(path: Path, *, sign: str) -> Iterator[Path]:
-    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not.
-
-    sign: the file by which an older folder of the same kind is known; any other folder is left alone.
-    """
-    path = Path(os.path.abspath(path))  # "." has no name to put a scratch folder beside
-    if path.exists() and not (path / sign).is_file() and not (path.is_dir() and next(path.iterdir(), None) is None):
-        raise UserError(f"{path} exists and has no {sign}, so it is not replaced; give the path of a new folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    old = scratch.with_name(scratch.name + ".old")
-    try:
-        yield scratch
-        scratch.chmod(0o755)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(scratch, path)
-    finally:
-        if old.exists() and not path.exists():
-            os.replace(old, path)
-        shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(scratch, ignore_errors=True)

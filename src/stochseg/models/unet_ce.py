@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import SeededNoise
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, make_encoder, pad_to_multiple
 from stochseg.types import DatasetInfo, Samples
@@ -41,10 +41,12 @@ class UNetCE(StochasticSegmenter):
         features = None if self.encoder is None else self.encoder(padded)
         return self.unet(padded, features=features)[..., :h, :w].float()
 
-    def loss(self, image: Tensor, labels: Tensor, mask: Tensor | None, keys: Sequence[Key]) -> dict[str, Tensor]:
-        b, k = labels.shape[:2]
-        rows = torch.arange(b, device=image.device)
-        rater = (SeededNoise(keys, image.device).uniform((b, 1)) * k).long().squeeze(1)
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        rows = torch.arange(len(image), device=image.device)
+        u = SeededNoise(keys).uniform((len(image), 1))[:, 0]
+        rater = pick_raters(u, raters.cpu())[:, 0].to(image.device)
         terms = F.cross_entropy(self.logits(image), labels[rows, rater], reduction="none")
         if mask is not None:
             terms = terms.masked_fill(~mask[rows, rater], 0.0)

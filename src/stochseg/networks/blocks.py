@@ -82,7 +82,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, channels: int, head_channels: int):
         super().__init__()
-        self.heads = max(1, channels // head_channels)
+        # About `head_channels` each, and all of them equal.
+        self.heads = next(n for n in range(max(1, channels // head_channels), 0, -1) if channels % n == 0)
         self.norm = group_norm(channels)
         self.qkv = nn.Conv2d(channels, 3 * channels, 1)
         self.out = zeroed(nn.Conv2d(channels, channels, 1))

@@ -74,6 +74,8 @@ class UNet(nn.Module):
         width = 4 * config.base if timed else None
         self.time = TimeEmbedding(config.base, width) if width is not None else None
         channels = [round(config.base * m) for m in config.multipliers]
+        if min(channels) < 1:
+            raise UserError(f"base {config.base} times multipliers {config.multipliers} gives a level of no channels")
         if timed and all(group_norm(c).num_groups == c for c in channels):
             raise UserError(
                 f"levels of {channels} channels are normalised one channel at a time, which hides the step t from the "

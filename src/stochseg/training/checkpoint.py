@@ -1,7 +1,7 @@
 """Checkpoints of a run: `best/` and `last/` are model folders, `last/state/` holds what resuming needs.
 
 Everything is safetensors or JSON. A checkpoint is written beside the old one and then takes its place, so
-a crash at any moment leaves a whole one.
+a crash at any moment leaves a whole one (`files.recover_folder` finds it between the two moves).
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from stochseg.errors import UserError
+from stochseg.files import replaced_folder
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.io import CONFIG, load_weights, read_json, read_tensors, replaced_folder, write_model
+from stochseg.models.io import is_checkpoint, load_weights, read_json, read_tensors, write_model
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """Where a run stands; validated: the last step whose validation was finished."""
 
     step: int = 0
+    validated: int = 0
     best: float | None = None
     best_step: int | None = None
     seconds: float = 0.0
@@ -38,8 +40,8 @@ def save_checkpoint(
     progress: Progress,
 ) -> None:
     """The averaged weights as the model, the trained weights and the optimiser's moments as its state."""
-    with replaced_folder(folder, sign=CONFIG) as scratch:
-        write_model(model, scratch, state=ema.module.state_dict())
+    with replaced_folder(folder, ours=is_checkpoint, kind="a checkpoint") as scratch:
+        write_model(ema.module, scratch)
         state = scratch / "state"
         state.mkdir()
         save_file(

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from stochseg.config import Config
 from stochseg.errors import UserError
+from stochseg.files import write_text
 
 
 class DataConfig(Config):
@@ -100,7 +101,7 @@ def _copy(values: Any) -> Any:
 
 
 def write_config(config: TrainConfig, file: Path) -> None:
-    file.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 def read_config(file: Path) -> TrainConfig:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from stochseg.errors import UserError
+from stochseg.models.devices import pick_device
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,16 @@ class Processes:
             dist.barrier()
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """A device by name; "auto" is the first of CUDA, Apple's MPS, CPU that is there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
-        ) from None
-    return device
-
-
 def join(device: str = "auto") -> Processes:
     """Join the process group that `torchrun` describes in the environment, if it does."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Processes(0, 1, pick_device(device))
+    # Before anything is put on a GPU, so that each process only ever touches its own.
+    if torch.cuda.is_available() and device in ("auto", "cuda"):
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
     chosen = pick_device(device)
-    if chosen.type == "cuda":
-        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(chosen)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), world, chosen)

@@ -23,16 +23,18 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
-from stochseg.data import SegmentationData, open_dataset
+from stochseg.data import SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.figures import qualitative, write_figure
-from stochseg.metrics import ged
+from stochseg.files import recover_folder, write_text
+from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter, create
+from stochseg.models.base import SamplingOptions
 from stochseg.models.io import save
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
-from stochseg.training.stream import TrainingStream
+from stochseg.training.stream import Draw, TrainingStream
 from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
@@ -60,9 +62,11 @@ def train(
     try:
         _check_run(config, out, resume)
         run = _Run(config, out, processes, console)
-        _begin_run(config, out, processes)
+        if resume:
+            recover_folder(out / "last")
         if resume and (out / "last").exists():
             run.restore()
+        _begin_run(config, out, processes)
         run.fit()
     finally:
         leave()
@@ -80,7 +84,8 @@ def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     if file.exists() and not resume:
         raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
     if resume and file.exists():
-        old, new = read_config(file).model_dump(), config.model_dump()
+        # The number of loader processes changes nothing of what they load.
+        old, new = (c.model_dump(exclude={"data": {"workers"}}) for c in (read_config(file), config))
         changed = sorted(k for k in new if k not in FREE_KEYS and new[k] != old[k])
         if changed:
             raise UserError(
@@ -136,6 +141,7 @@ class _Run:
         self.optimizer = torch.optim.Adam(trained, lr=config.lr)
         self.progress = Progress()
         self.amp = _Precision(config.precision, processes.device)
+        self.model.check_options(SamplingOptions(config.validation.steps))
 
     def restore(self) -> None:
         self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
@@ -144,25 +150,21 @@ class _Run:
 
     def fit(self) -> None:
         config, start = self.config, self.progress.step
-        for group in self.optimizer.param_groups:
-            group["initial_lr"] = config.lr
-        schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, config.lr_factor, last_epoch=start - 1)
         loader = DataLoader(
             self.stream,
             batch_size=None,
             sampler=range(start, config.steps),
             num_workers=config.data.workers,
-            persistent_workers=config.data.workers > 0,
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
         with _Log(self.out, self.processes.is_main, start) as log, self._bar() as advance:
             try:
+                self._validate_if_due(log)  # a run that was stopped in the middle of it
                 for draw in loader:
                     with _uninterrupted():
-                        loss, norm = self._step(draw)
-                        lr = schedule.get_last_lr()[0]
-                        schedule.step()
+                        lr = config.lr * config.lr_factor(self.progress.step)
+                        loss, norm = self._step(draw, lr)
                         self.progress.step += 1
                         self.progress.seconds = time.perf_counter() - began
                         step = self.progress.step
@@ -170,8 +172,7 @@ class _Run:
                             record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
                             log.scalars(self.progress, record)
                     advance(step, loss)
-                    if step % config.validation.every == 0 or step == config.steps:
-                        self._validate(log)
+                    self._validate_if_due(log)
                     if step % config.save_every == 0 or step == config.steps:
                         self._save()
             except KeyboardInterrupt:
@@ -179,12 +180,16 @@ class _Run:
                     self._save()
                 raise
 
-    def _step(self, draw: Any) -> tuple[float, float]:
+    def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
         """One optimiser step; returns the loss over all processes and the gradient's norm."""
         device, batch = self.processes.device, draw.batch
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
-            loss = self.parallel(batch.image.to(device), batch.labels.to(device), mask, draw.keys)["loss"]
+            loss = self.parallel(
+                batch.image.to(device), batch.labels.to(device), mask, keys=draw.keys, raters=batch.raters
+            )["loss"]
         value = self.processes.total(loss.item())[0] / self.processes.world
         if not math.isfinite(value):
             self._diverged("loss", value)
@@ -209,17 +214,21 @@ class _Run:
 
     # ------------------------------------------------------------------ validation and checkpoints
 
+    def _validate_if_due(self, log: _Log) -> None:
+        step, every = self.progress.step, self.config.validation.every
+        if step > self.progress.validated and (step % every == 0 or step == self.config.steps):
+            self._validate(log)
+            self.progress.validated = step
+
     def _validate(self, log: _Log) -> None:
         """GED on a fixed, evenly spread subset with the averaged weights; keeps the best."""
         config, model = self.config.validation, self.ema.module
-        count = min(config.images, len(self.val_data))
-        chosen = [i * len(self.val_data) // count for i in range(count)]
         score, done, rows = 0.0, 0.0, []
-        for i in chosen[self.processes.rank :: self.processes.world]:
+        for i in spread(len(self.val_data), config.images)[self.processes.rank :: self.processes.world]:
             example = self.val_data[i]
             samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
-            raters = Batch.collate([example], model.info.ignore).labels
-            score += ged(samples.labels, raters, model.num_classes).item()
+            batch = Batch.collate([example], model.info.ignore)
+            score += ged(*without_void(samples.labels, batch.labels, batch.mask), model.num_classes).item()
             done += 1
             if len(rows) < 4:
                 rows.append((example, samples))
@@ -308,7 +317,7 @@ def _forget_after(step: int, log: Path) -> None:
         except json.JSONDecodeError:  # the line at which a crash cut the file
             break
         kept.append(line)
-    log.write_text("".join(kept))
+    write_text(log, "".join(kept))
 
 
 @contextmanager

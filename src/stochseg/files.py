@@ -1,0 +1,66 @@
+"""Files and folders written all or nothing: beside their place first, then moved into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stochseg.errors import UserError
+
+
+def write_text(file: Path, text: str) -> Path:
+    """Write a text file; whoever reads it sees the old text or the new, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replaced_file(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+    return file
+
+
+@contextmanager
+def replaced_file(file: Path) -> Iterator[Path]:
+    """A scratch file that takes the place of `file` when the block ends well, and vanishes when it does not."""
+    scratch = file.with_name(f".{file.name}.part")
+    try:
+        yield scratch
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> Iterator[Path]:
+    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not.
+
+    ours: tells whether a folder that is there already is of this `kind`; any other one is left alone.
+    """
+    path = Path(os.path.abspath(path))  # "." has no name to put a scratch folder beside
+    recover_folder(path)
+    if path.exists() and not (path.is_dir() and (next(path.iterdir(), None) is None or ours(path))):
+        raise UserError(f"{path} exists and is not {kind}, so it is not replaced; give the path of a new folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    old = scratch.with_name(scratch.name + ".old")
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(scratch, path)
+    finally:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def recover_folder(path: Path) -> None:
+    """Put an old folder back that a kill between the two moves of `replaced_folder` left without its name."""
+    if path.exists():
+        return
+    for old in path.parent.glob(f".{path.name}.*.old"):
+        os.replace(old, path)
+        return
