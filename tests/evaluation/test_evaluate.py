@@ -14,7 +14,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation import evaluate, steps_curve, table, write_results
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, create
-from stochseg.types import DatasetInfo, Example, Samples
+from stochseg.types import DatasetInfo, Example, Normalisation, Samples
 
 
 class Known(StochasticSegmenter):
@@ -174,3 +174,27 @@ def test_impossible_evaluations_are_refused():
     other = DatasetInfo(num_classes=3, image_channels=1)
     with pytest.raises(UserError, match=r"3 classes .* the data 2 .*like its own"):
         evaluate(Blank(other), data, samples=2)
+
+
+def test_data_normalised_in_another_way_reaches_the_model_as_it_expects():
+    """The same raw images under another normalisation give the same metrics."""
+    seen = []
+
+    class Recorder(StochasticSegmenter):
+        def __init__(self):
+            super().__init__(DatasetInfo(num_classes=2, image_channels=1), Config())
+            self.unused = torch.nn.Parameter(torch.zeros(1))
+
+        def draw(self, image, n, keys, seed, options):
+            seen.append(image)
+            mean = torch.full((1, 2, *image.shape[-2:]), 0.5)
+            return Samples(
+                torch.zeros(1, n, *image.shape[-2:], dtype=torch.int64), mean, torch.full((1, n), 1 / n), seed
+            )
+
+    data = Phantoms("val", size=8, count=1)
+    evaluate(Recorder(), data, samples=2)
+    other = data.info.model_copy(update={"normalisation": Normalisation(mean=(10.0,), std=(3.0,))})
+    data.info = other
+    evaluate(Recorder(), data, samples=2)
+    torch.testing.assert_close(seen[0], seen[1], atol=1e-4, rtol=0)

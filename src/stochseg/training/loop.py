@@ -68,6 +68,7 @@ def train(
             run.restore()
         _begin_run(config, out, processes)
         run.fit()
+        processes.wait()  # the main process may still be writing; leaving early would end the group under it
     finally:
         leave()
     return out
