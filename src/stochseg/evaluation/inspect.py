@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stochseg.data import SegmentationData, open_all, spread
 from stochseg.errors import UserError
-from stochseg.metrics import pairwise_iou
+from stochseg.metrics import pairwise_iou, without_void
 from stochseg.types import Batch, DatasetInfo, Example
 
 
@@ -32,13 +32,15 @@ class SplitFacts:
     agreement: list[float] = field(default_factory=list)
 
     def add(self, example: Example, info: DatasetInfo) -> None:
-        labels = Batch.collate([example], info.ignore).labels
+        batch = Batch.collate([example], info.ignore)
+        labels, _ = without_void(batch.labels, batch.labels, batch.mask)
         self.examples += 1
         self.groups.add(example.group)
         self.sizes[(example.image.shape[1], example.image.shape[2])] += 1
         self.raters[len(example.labels)] += 1
         self.drawn[int((labels[0] > 0).flatten(1).any(1).sum())] += 1
-        counts = torch.bincount(labels.flatten(), minlength=info.num_classes)
+        known = batch.labels if batch.mask is None else batch.labels[batch.mask]
+        counts = torch.bincount(known.flatten(), minlength=info.num_classes)
         self.pixels = counts if self.pixels is None else self.pixels + counts
         k = labels.shape[1]
         if k > 1:
