@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stochseg.data import flip_rotate
-from stochseg.data.transforms import flip_jitter
+from stochseg.data.transforms import Resized, flip_jitter, resize
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)
@@ -89,3 +89,33 @@ def test_jitter_flips_jointly_and_changes_colours_only():
         brightness.append(float(shown.mean() / raw.mean()))
     assert min(brightness) < 0.7
     assert max(brightness) > 1.2
+
+
+@pytest.mark.parametrize("size", [(3, 4), (12, 16), (7, 5), (1, 1)])
+def test_resizing_moves_image_and_labels_alike_and_never_mixes_labels(size):
+    example = numbered(6, 8)
+    moved = resize(example, size)
+    assert moved.image.shape[-2:] == moved.labels.shape[-2:] == size
+    assert set(moved.labels.flatten().tolist()) <= set(example.labels.flatten().tolist())
+    assert moved.spacing == pytest.approx((0.5 * 6 / size[0], 2.0 * 8 / size[1]))
+    # Each label is the pixel of the original under the centre of the new one.
+    rows, columns = (torch.arange(n) + 0.5 for n in size)
+    expected = (rows * 6 / size[0]).long()[:, None] * 8 + (columns * 8 / size[1]).long()
+    assert torch.equal(moved.labels[0], expected)
+    # The numbers rise linearly, so a smooth image stays within a pixel of its labels.
+    assert (moved.image[0] - moved.labels[0]).abs().max() <= 6 * 8 / 2 + 8
+
+
+def test_a_resized_data_set_has_one_size():
+    class Two:
+        info = INFO
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return numbered(4 + i, 6)
+
+    data = Resized(Two(), (8, 8))
+    assert [tuple(data[i].labels.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
+    assert data.info is INFO

@@ -7,6 +7,7 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.networks import UNet, UNetConfig
+from stochseg.networks.blocks import group_norm
 
 SMALL = UNetConfig(base=8, multipliers=(1, 2, 2, 3), blocks=1, attention=(4, 8), head_channels=8)
 
@@ -120,3 +121,19 @@ def test_attention_sits_at_the_asked_factors_and_in_the_middle():
     assert attended(net.decoder) == [[True] * 3, [False] * 3, [True] * 3, [False] * 3]
     assert [hasattr(block.attention, "qkv") for block in net.middle] == [True, False]
     assert net.middle[0].attention.heads == 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "expected"),
+    [(64, 32, 32), (32, 32, 32), (48, 32, 16), (16, 32, 4), (8, 32, 2), (2, 32, 1), (64, 4, 4), (16, 4, 4), (8, 4, 2)],
+)
+def test_groups_of_the_normalisation(channels, groups, expected):
+    """The paper's 32 from 32 channels on; never a group of fewer than 4 channels in a narrower layer."""
+    assert group_norm(channels, groups).num_groups == expected
+
+
+def test_the_number_of_groups_is_a_choice_of_the_config_and_no_parameter():
+    few, many = (UNet(3, 2, UNetConfig(base=32, multipliers=(1, 2), groups=g)) for g in (4, 32))
+    assert {m.num_groups for m in few.modules() if isinstance(m, torch.nn.GroupNorm)} == {4}
+    assert {m.num_groups for m in many.modules() if isinstance(m, torch.nn.GroupNorm)} == {32}
+    assert sum(p.numel() for p in few.parameters()) == sum(p.numel() for p in many.parameters())

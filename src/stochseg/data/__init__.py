@@ -6,7 +6,7 @@ from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
 from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset, spread
 from stochseg.data.store import IMPORTERS, Store, plan_import, write_store
-from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, Resized, flip_rotate
 
 __all__ = [
     "AUGMENTATIONS",
@@ -15,6 +15,7 @@ __all__ = [
     "Folder",
     "KnownTruth",
     "Phantoms",
+    "Resized",
     "SegmentationData",
     "Store",
     "data_at",

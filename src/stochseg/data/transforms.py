@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from stochseg.data.protocol import SegmentationData
 from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
@@ -52,6 +54,32 @@ def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     raw = _mix(raw, raw.mean(), contrast)
     raw = _mix(raw, raw.mean(0, keepdim=True), saturation)
     return replace(example, image=info.normalisation(raw.clamp(0, 255)), labels=labels)
+
+
+def resize(example: Example, size: tuple[int, int]) -> Example:
+    """Image and label maps at another size (h, w): the image smoothly, labels by the nearest, never mixed."""
+    height, width = example.image.shape[-2:]
+    if (height, width) == size:
+        return example
+    image = F.interpolate(example.image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
+    labels = F.interpolate(example.labels[None].double(), size, mode="nearest-exact")[0].long()
+    spacing = example.spacing
+    if spacing is not None:
+        spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
+    return replace(example, image=image, labels=labels, spacing=spacing)
+
+
+class Resized:
+    """A split of a data set with every example at one size."""
+
+    def __init__(self, data: SegmentationData, size: tuple[int, int]):
+        self.data, self.size, self.info = data, size, data.info
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Example:
+        return resize(self.data[index], self.size)
 
 
 def _mix(image: Tensor, grey: Tensor, factor: float) -> Tensor:

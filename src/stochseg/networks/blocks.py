@@ -17,13 +17,14 @@ class GroupNorm(nn.GroupNorm):
         return torch.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
-def group_norm(channels: int) -> GroupNorm:
-    """GroupNorm with the paper's 32 groups; in a narrower layer, fewer groups of at least 4 channels.
+def group_norm(channels: int, groups: int = 32) -> GroupNorm:
+    """GroupNorm with the paper's 32 groups, or another number; a layer narrower than that has fewer groups, of at
+    least 4 channels.
 
     A group of one channel takes out whatever is constant over the pixels, and so the step t, which enters a block
     as a constant a channel: a network made of such groups alone could not know t.
     """
-    groups = 32 if channels >= 32 else max(1, channels // 4)
+    groups = groups if channels >= max(32, groups) else max(1, min(groups, channels // 4))
     return GroupNorm(math.gcd(groups, channels), channels)
 
 
@@ -58,14 +59,14 @@ class ResidualBlock(nn.Module):
     form built here, where a linear map of the time embedding is added after the first convolution.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, time_width: int | None):
+    def __init__(self, in_channels: int, out_channels: int, time_width: int | None, groups: int = 32):
         super().__init__()
         self.first = nn.Sequential(
-            group_norm(in_channels), nn.SiLU(), nn.Conv2d(in_channels, out_channels, 3, padding=1)
+            group_norm(in_channels, groups), nn.SiLU(), nn.Conv2d(in_channels, out_channels, 3, padding=1)
         )
         self.time = None if time_width is None else nn.Sequential(nn.SiLU(), nn.Linear(time_width, out_channels))
         self.second = nn.Sequential(
-            group_norm(out_channels), nn.SiLU(), zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
+            group_norm(out_channels, groups), nn.SiLU(), zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
         )
         self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
@@ -80,11 +81,11 @@ class ResidualBlock(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention over all pixels, heads of `head_channels`, with a residual connection."""
 
-    def __init__(self, channels: int, head_channels: int):
+    def __init__(self, channels: int, head_channels: int, groups: int = 32):
         super().__init__()
         # About `head_channels` each, and all of them equal.
         self.heads = next(n for n in range(max(1, channels // head_channels), 0, -1) if channels % n == 0)
-        self.norm = group_norm(channels)
+        self.norm = group_norm(channels, groups)
         self.qkv = nn.Conv2d(channels, 3 * channels, 1)
         self.out = zeroed(nn.Conv2d(channels, channels, 1))
 

@@ -32,6 +32,7 @@ class UNetConfig(Config):
     blocks: int = Field(2, ge=1, description="residual blocks a level in the encoder; the decoder has one more")
     attention: tuple[int, ...] = Field((8, 16, 32), description="down-sampling factors with self-attention")
     head_channels: int = Field(32, ge=1, description="channels of an attention head")
+    groups: int = Field(32, ge=1, description="groups of the normalisation; fewer keep more of the absolute brightness")
 
     @property
     def stride(self) -> int:
@@ -42,10 +43,10 @@ class UNetConfig(Config):
 class _Level(nn.Module):
     """A residual block, and self-attention where the level has it."""
 
-    def __init__(self, in_channels: int, out_channels: int, time_width: int | None, head_channels: int | None):
+    def __init__(self, in_channels: int, out_channels: int, time_width: int | None, config: UNetConfig, attends: bool):
         super().__init__()
-        self.block = ResidualBlock(in_channels, out_channels, time_width)
-        self.attention = nn.Identity() if head_channels is None else SelfAttention(out_channels, head_channels)
+        self.block = ResidualBlock(in_channels, out_channels, time_width, config.groups)
+        self.attention = SelfAttention(out_channels, config.head_channels, config.groups) if attends else nn.Identity()
 
     def forward(self, x: Tensor, time: Tensor | None) -> Tensor:
         return self.attention(self.block(x, time))
@@ -76,14 +77,14 @@ class UNet(nn.Module):
         channels = [round(config.base * m) for m in config.multipliers]
         if min(channels) < 1:
             raise UserError(f"base {config.base} times multipliers {config.multipliers} gives a level of no channels")
-        if timed and all(group_norm(c).num_groups == c for c in channels):
+        if timed and all(group_norm(c, config.groups).num_groups == c for c in channels):
             raise UserError(
                 f"levels of {channels} channels are normalised one channel at a time, which hides the step t from the "
-                "network; make a level wider, e.g. with a multiplier of 2"
+                "network; make a level wider, e.g. with a multiplier of 2, or take fewer groups"
             )
 
         def level(c_in: int, c_out: int, factor: int) -> _Level:
-            return _Level(c_in, c_out, width, config.head_channels if factor in config.attention else None)
+            return _Level(c_in, c_out, width, config, factor in config.attention)
 
         self.stem = nn.Conv2d(in_channels, channels[0], 3, padding=1)
         self.encoder = nn.ModuleList()
@@ -101,9 +102,7 @@ class UNet(nn.Module):
                 skips.append(c)
             self.encoder.append(stage)
 
-        self.middle = nn.ModuleList(
-            [_Level(current, current, width, config.head_channels), _Level(current, current, width, None)]
-        )
+        self.middle = nn.ModuleList([_Level(current, current, width, config, attends) for attends in (True, False)])
 
         self.decoder = nn.ModuleList()
         for i, c in reversed(list(enumerate(channels))):
@@ -115,7 +114,7 @@ class UNet(nn.Module):
                 stage["up"] = Upsample(current)
             self.decoder.append(stage)
         self.head = nn.Sequential(
-            group_norm(current), nn.SiLU(), zeroed(nn.Conv2d(current, out_channels, 3, padding=1))
+            group_norm(current, config.groups), nn.SiLU(), zeroed(nn.Conv2d(current, out_channels, 3, padding=1))
         )
 
     def forward(self, x: Tensor, t: Tensor | None = None, features: Tensor | None = None) -> Tensor:

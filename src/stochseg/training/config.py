@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from stochseg.config import Config
 from stochseg.errors import UserError
@@ -22,6 +22,7 @@ class DataConfig(Config):
     options: dict[str, Any] = Field({}, description="what the data set takes, for every split")
     train: dict[str, Any] = Field({}, description="further options of the training split")
     val: dict[str, Any] = Field({}, description="further options of the validation split")
+    size: tuple[PositiveInt, PositiveInt] | None = Field(None, description="bring every example to this height, width")
     augment: str = Field("none", description="named augmentation of the training split")
     workers: int = Field(0, ge=0, description="processes that load data")
 

@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
-from stochseg.data import SegmentationData, open_dataset, spread
+from stochseg.data import Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.figures import qualitative, write_figure
 from stochseg.files import recover_folder, write_text
@@ -77,7 +77,8 @@ def train(
 def open_split(config: TrainConfig, split: str) -> SegmentationData:
     """A split of the run's data with the options the run gives it."""
     further = config.data.train if split == "train" else config.data.val
-    return open_dataset(config.data.name, split, **{**config.data.options, **further})
+    data = open_dataset(config.data.name, split, **{**config.data.options, **further})
+    return data if config.data.size is None else Resized(data, config.data.size)
 
 
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
