@@ -129,7 +129,10 @@ def evaluate(
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
     }
-    return Evaluation(metrics, rows, settings, kept, _mode_table(rows, truth))
+    modes = _mode_table(rows, truth)
+    if modes is not None:
+        metrics["mode_tv_overall"] = float(abs(modes.truth.mean(0) - modes.frequency.mean(0)).sum() / 2)
+    return Evaluation(metrics, rows, settings, kept, modes)
 
 
 def _for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
@@ -205,6 +208,7 @@ NAMES = {
     "brier": "Brier score",
     "ged_truth_unbiased": "GED to the known truth, unbiased in n",
     "mode_tv": "mode frequencies, total variation to the truth",
+    "mode_tv_overall": "the same of frequencies averaged over images",
     "mode_iou": "IoU with the nearest true mode",
     "seconds_per_image": "seconds an image",
     "evaluations_per_sample": "network evaluations a sample",
