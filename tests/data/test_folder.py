@@ -41,9 +41,10 @@ def test_a_rater_may_lack_an_image(folder_root):
     data = Folder("train", root=str(folder_root))
     assert [len(data[i].labels) for i in range(2)] == [2, 1]
     batch = Batch.collate([data[0], data[1]], data.info.ignore)
-    assert torch.equal(batch.labels[1, 0], batch.labels[1, 1])
-    assert not batch.mask[..., 0, :3].any()
-    assert batch.mask[..., 1:, :].all()
+    assert batch.raters.tolist() == [2, 1]
+    for image, raters in enumerate(batch.raters.tolist()):
+        assert not batch.mask[image, :raters, 0, :3].any()
+        assert batch.mask[image, :raters, 1:].all()
 
 
 def test_palette_labels_are_read_as_indices(folder_root):

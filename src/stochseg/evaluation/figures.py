@@ -201,5 +201,5 @@ def _grid(rows: int, titles: Sequence[str]) -> tuple[Figure, np.ndarray]:
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title, fontsize=7, pad=2)
+        axis.set_title(title, fontsize=9, pad=3)
     return figure, axes
