@@ -62,7 +62,7 @@ def qualitative(
     samples = min(samples, *(out.labels.shape[1] for _, out in rows))
     titles = ["image", *(f"rater {i + 1}" for i in range(raters)), "mean", "entropy"]
     titles += [f"sample {i + 1}" for i in range(samples)]
-    figure, axes = _grid(len(rows), titles)
+    figure, axes = _grid(len(rows), titles, rows[0][0].image.shape[-2:])
     for line, (example, out) in zip(axes, rows, strict=True):
         cells: list[np.ndarray | None] = [show_image(example.image, info.normalisation)]
         cells += [show_labels(example.labels[i], info) if i < len(example.labels) else None for i in range(raters)]
@@ -79,7 +79,7 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     """One image "c h w" with mean, entropy, fused map, and then all samples in rows."""
     n = out.labels.shape[1]
     rows = 1 + -(-n // columns)
-    figure, axes = _grid(rows, ["image", "mean", "entropy", "fused", *[""] * (columns - 4)])
+    figure, axes = _grid(rows, ["image", "mean", "entropy", "fused", *[""] * (columns - 4)], image.shape[-2:])
     axes[0, 0].imshow(show_image(image, info.normalisation), interpolation="nearest")
     axes[0, 1].imshow(show_mean(out.mean[0], info), interpolation="nearest")
     axes[0, 2].imshow(out.entropy[0].cpu().numpy(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
@@ -118,7 +118,7 @@ def forward_process(
 ) -> Figure:
     """A label map "h w" under the forward process at evenly spaced steps (the paper's supplementary strip)."""
     steps = torch.linspace(0, process.num_steps, shown).round().long()
-    figure, axes = _grid(1, [f"t = {t}" for t in steps.tolist()])
+    figure, axes = _grid(1, [f"t = {t}" for t in steps.tolist()], labels.shape)
     for axis, t in zip(axes[0], steps, strict=True):
         x_t = process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))
         axis.imshow(show_labels(x_t[0], info), interpolation="nearest")
@@ -194,8 +194,9 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return np.array([values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))])
 
 
-def _grid(rows: int, titles: Sequence[str]) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(CELL * len(titles), CELL * rows + 0.25), layout="constrained")
+def _grid(rows: int, titles: Sequence[str], size: Sequence[int]) -> tuple[Figure, np.ndarray]:
+    """Axes without frames for pictures of one size (h, w), with a title a column."""
+    figure = Figure(figsize=(CELL * len(titles), CELL * rows * size[0] / size[1] + 0.25), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     axes = figure.subplots(rows, len(titles), squeeze=False)
     for axis in axes.flat:
