@@ -28,6 +28,8 @@ class Normalisation(Config):
 
     def __call__(self, raw: Tensor) -> Tensor:
         """raw: "... c h w", any dtype. Returns float32."""
+        if len(self.mean) == len(self.std) == 1:  # no tensors to make: this runs once an example
+            return (raw.float() - self.mean[0]) / self.std[0]
         mean = torch.tensor(self.mean, device=raw.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=raw.device).view(-1, 1, 1)
         return (raw.float() - mean) / std
