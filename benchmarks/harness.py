@@ -7,9 +7,11 @@ import os
 import platform
 import re
 import shlex
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +56,18 @@ def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None 
         writer.writeheader()
         writer.writerows({**row, **origin} for row in rows)
     return path
+
+
+def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median milliseconds of the wall clock and of the CPU, after one call to warm up."""
+    run()
+    walls, cpus = [], []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        walls.append(1e3 * (time.perf_counter() - wall))
+        cpus.append(1e3 * (time.process_time() - cpu))
+    return statistics.median(walls), statistics.median(cpus)
 
 
 def _cpu_model() -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,7 +53,7 @@ def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
     rows = []
     for way, (run, repeats) in ways.items():
         np.testing.assert_allclose(run(), expected, atol=1e-9)
-        wall, cpu = timed(run, repeats)
+        wall, cpu = harness.timed(run, repeats)
         rows.append({"masks": masks, "way": way, "milliseconds": wall, "cpu_milliseconds": cpu})
     # Of CPU times, which other programs on the machine disturb least.
     for row in rows:
@@ -70,17 +68,6 @@ def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
         "numpy": np.__version__,
     }
     return [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} | shared for row in rows]
-
-
-def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median milliseconds of the wall clock and of the CPU."""
-    walls, cpus = [], []
-    for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
-        run()
-        walls.append(1e3 * (time.perf_counter() - wall))
-        cpus.append(1e3 * (time.process_time() - cpu))
-    return statistics.median(walls), statistics.median(cpus)
 
 
 def blobs(count: int, size: int, radius: float, generator: torch.Generator) -> torch.Tensor:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +70,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, object]]:
         PRODUCT: (by_product, args.slow_repeats),
         UNET: (lambda: network(x_t, t, condition), args.slow_repeats),
     }
-    clock = {way: timed(run, repeats) for way, (run, repeats) in ways.items()}
+    clock = {way: harness.timed(run, repeats) for way, (run, repeats) in ways.items()}
     rows = []
     for way, (wall, cpu) in clock.items():
         # Ratios are of CPU times, which other programs on the machine disturb least.
@@ -100,18 +98,6 @@ def every_pi(process: CategoricalProcess, x_t: Tensor, t: Tensor) -> Tensor:
         (1 - bar_s[..., None]) / labels + bar_s[..., None] * e_x_0
     )
     return numerator / ((1 - bar_t) / labels + bar_t * e_x_t)[:, None]
-
-
-def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median milliseconds of the wall clock and of the CPU, after one call to warm up."""
-    run()
-    walls, cpus = [], []
-    for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
-        run()
-        walls.append(1e3 * (time.perf_counter() - wall))
-        cpus.append(1e3 * (time.process_time() - cpu))
-    return statistics.median(walls), statistics.median(cpus)
 
 
 def peak_bytes(run: Callable[[], object]) -> int:

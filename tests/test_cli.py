@@ -39,24 +39,6 @@ def _restore_handlers():
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command in this process; returns (exit code, output, messages), without colours."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["stochseg", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        captured = capsys.readouterr()
-        plain = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in captured]
-        assert "Traceback" not in plain[1]
-        return exit_.value.code or 0, *plain
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def config(tiny_run, tmp_path_factory):
     """A config file of a second's training."""

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
-from stochseg import cli
 from stochseg.data import Store
 from stochseg.data.example import write_example_folder
 from stochseg.data.folder_init import init_folder
 from stochseg.evaluation.inspect import check_data
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["stochseg", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = (re.sub(r"\x1b\[[0-9;]*m", "", text) for text in capsys.readouterr())
-        assert "Traceback" not in err
-        return exit_.value.code or 0, out, err
-
-    return call
 
 
 @pytest.fixture
