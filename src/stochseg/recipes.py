@@ -80,6 +80,23 @@ def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) 
     }
 
 
+def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
+    """Two towers on the central 64×64, which hold 99.6% of the nodules' pixels."""
+    return {
+        "data": {"name": "store", "options": {"path": "data/lidc.h5"}, "augment": "flip-rotate"},
+        "model": {"name": "ccdm-fast", "options": {"focus": 64, **model}},
+        "lr": 1e-3,
+        "final_lr": 1e-5,
+        "decay": "tail",
+        "warmup": 200,
+        "ema": 0.999,
+        "clip": 1.0,
+        "validation": {"every": 500, "images": 100, "samples": 16},
+        "save_every": 250,
+        **training,
+    }
+
+
 # 800 epochs of 2,975 images in batches of 32. At 256×512 the paper's batch is 16.
 _CITYSCAPES_30M: dict[str, Any] = {
     "data": {
@@ -126,11 +143,12 @@ RECIPES: dict[str, dict[str, Any]] = {
             "hm_iou_32": 0.636,
         },
     ),
+    "lidc-fast-s": _lidc_fast({}, steps=6000, batch_size=32, precision="bfloat16"),
     "cityscapes-30m": _CITYSCAPES_30M,
 }
 
 # Classes and image channels of each recipe's data.
-SHAPES = {"phantom-tiny": (2, 1), "small": (2, 1), "lidc-9m": (2, 1), "lidc-41m": (2, 1), "cityscapes-30m": (19, 3)}
+SHAPES = dict.fromkeys(RECIPES, (2, 1)) | {"cityscapes-30m": (19, 3)}
 
 
 def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -> TrainConfig:

@@ -16,20 +16,32 @@ from stochseg.errors import UserError
 from stochseg.models import MODELS, create, load, save
 from stochseg.types import Batch, DatasetInfo
 
-SMALLEST = {"base": 8, "multipliers": [1, 2], "blocks": 1}
+UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
+TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
+# One entry a registered model; "name+x" is the model with another option.
+SMALLEST = {
+    "ccdm": UNET,
+    "unet-ce": UNET,
+    "ccdm-fast": TOWERS,
+    "ccdm-fast+mixture": {**TOWERS, "components": 3},
+}
 STEPS = 4
 # A pixel whose two best labels are within rounding of each other may go either way.
 PIXELS_THAT_MAY_DIFFER = 1e-3
 
 
-@pytest.fixture(params=sorted(MODELS))
+@pytest.fixture(params=sorted(SMALLEST))
 def name(request) -> str:
     return request.param
 
 
+def test_every_registered_model_is_held_to_its_promises():
+    assert {name.partition("+")[0] for name in SMALLEST} == set(MODELS)
+
+
 def fresh(name, classes=2, channels=1, info=None):
     torch.manual_seed(0)
-    return create(name, classes, channels, info=info, **SMALLEST)
+    return create(name.partition("+")[0], classes, channels, info=info, **SMALLEST[name])
 
 
 def lively(name, classes=2, channels=1, info=None):

@@ -1,4 +1,4 @@
-"""Every grid of the registry is a falling path from T; the two named ones are also evenly spaced."""
+"""Every grid of the registry is a falling path from T; even and trailing ones are also evenly spaced."""
 
 from __future__ import annotations
 
@@ -56,6 +56,38 @@ def test_the_papers_length_by_hand():
     assert make_grid("trailing", cosine(250), 5) == (250, 200, 150, 100, 50)
 
 
+def test_entropy_puts_calls_where_a_measured_profile_falls():
+    """All of the fall is between t = 200 and 150, evenly: so are the calls after the first."""
+    profile = ((250, 1.0), (200, 1.0), (150, 0.0), (1, 0.0))
+    grid = make_grid("entropy", cosine(250), 5, profile)
+    assert grid[0] == 250
+    for got, expected in zip(grid[1:], (190, 180, 170, 160), strict=True):
+        assert abs(got - expected) <= 1
+    # Whatever the order of the entries and the unit of the entropy.
+    assert make_grid("entropy", cosine(250), 5, tuple((t, 7 * h) for t, h in reversed(profile))) == grid
+
+
+def test_entropy_without_a_profile_prefers_noisy_steps():
+    """The typical fall: half of it at alpha_bar 0.13, which is t = 191 of the cosine schedule."""
+    grid = make_grid("entropy", cosine(250), 10)
+    assert abs(grid[5] - 191) <= 2
+    assert sum(t > 125 for t in grid) >= 9
+
+
+@settings(deadline=None, derandomize=True)
+@given(lengths=lengths, values=st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_entropy_takes_any_profile_that_falls(lengths, values):
+    num_steps, calls = lengths
+    profile = tuple((round(i * num_steps / (len(values) - 1)), v) for i, v in enumerate(values))
+    if values[-1] <= min(values):  # the values are by rising t
+        with pytest.raises(UserError, match="no fall of the entropy"):
+            make_grid("entropy", schedule(num_steps), calls, profile)
+        return
+    grid = make_grid("entropy", schedule(num_steps), calls, profile)
+    assert (grid[0], len(grid)) == (num_steps, calls)
+    assert all(a > b for a, b in pairwise((*grid, 0)))
+
+
 @pytest.mark.parametrize("steps", [0, -1, 251])
 def test_an_impossible_number_of_calls_is_refused(steps):
     with pytest.raises(UserError, match=f"between 1 and T=250, got {steps}"):
@@ -63,5 +95,5 @@ def test_an_impossible_number_of_calls_is_refused(steps):
 
 
 def test_an_unknown_grid_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"unknown grid 'odd'; known: .*even, trailing"):
+    with pytest.raises(UserError, match=r"unknown grid 'odd'; known: .*even, .*trailing"):
         make_grid("odd", cosine(250), 5)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from stochseg.core import BatchNoise, SeededNoise, draw_categorical, draw_uniform_labels
+from stochseg.core import NOISES, BatchNoise, LatinNoise, SeededNoise, draw_categorical, draw_uniform_labels
 from stochseg.errors import UserError
 
 LARGEST = 1 - 2**-24  # the largest float32 below 1, and the largest uniform either generator returns
@@ -142,3 +142,38 @@ def test_batch_noise_without_a_generator_is_the_global_one():
     expected = torch.rand(2, 3)
     torch.manual_seed(9)
     assert torch.equal(BatchNoise().uniform((2, 3)), expected)
+
+
+IMAGES = [(5, 0), (5, 1), (5, 2)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16])
+def test_latin_noise_fills_every_part_once_at_every_place(n):
+    u = LatinNoise(IMAGES, n, range(3 * n)).uniform((3 * n, 20, 11))
+    assert u.dtype == torch.float32
+    assert 0 <= u.min() <= u.max() <= LARGEST
+    parts = (u.double() * n).floor().view(3, n, 20, 11).sort(1).values
+    assert torch.equal(parts, torch.arange(n, dtype=torch.float64).view(1, n, 1, 1).expand_as(parts))
+
+
+def test_one_sample_of_latin_noise_is_plain_uniform():
+    noise = LatinNoise([(4,)], 8, range(8))
+    for row in noise.uniform((8, 100_000)):
+        assert chisquare(np.histogram(row.numpy(), bins=64, range=(0, 1))[0]).pvalue > FALSE_ALARM
+    # and places are independent of each other, also from one call to the next
+    a, b = (noise.uniform((8, 50_000))[3].numpy() for _ in range(2))
+    table = np.histogram2d(a, b, bins=8, range=[[0, 1]] * 2)[0]
+    assert chisquare(table.flatten()).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_of_some_rows_is_that_of_all(name):
+    """A chunk of the samples sees what it would see in one batch of all images."""
+    whole = NOISES[name](IMAGES, 4, range(12), "cpu")
+    first, second = whole.uniform((12, 5)), whole.uniform((12, 3, 2))
+    for rows in (range(5), range(3, 4), range(4, 12), range(7, 10)):
+        part = NOISES[name](IMAGES, 4, rows, "cpu")
+        assert torch.equal(part.uniform((len(rows), 5)), first[rows.start : rows.stop])
+        assert torch.equal(part.uniform((len(rows), 3, 2)), second[rows.start : rows.stop])
+        with pytest.raises(UserError, match=f"made for {len(rows)} rows, asked for 40"):
+            part.uniform((40, 2))

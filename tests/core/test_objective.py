@@ -9,7 +9,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.core import OBJECTIVES, CategoricalProcess, cosine, cross_entropy_terms, kl_terms, linear, prior_kl
+from stochseg.core import (
+    OBJECTIVES,
+    CategoricalProcess,
+    cosine,
+    cross_entropy_terms,
+    kl_terms,
+    linear,
+    mixture_terms,
+    prior_kl,
+)
 
 T = 250
 
@@ -185,3 +194,72 @@ def test_cross_entropy_terms_are_the_cross_entropy_and_leave_void_out():
     mask = labels(2, 4).bool()
     got = cross_entropy_terms(p, torch.log_softmax(logits, 1), x0, labels(4, 1), steps(3, 60, 250), mask)
     torch.testing.assert_close(got, F.cross_entropy(logits, x0, reduction="none") * mask)
+
+
+def by_hand_mixture(log_share, log_p, x0, mask, temperature, floor):
+    """One row at a time, one pixel at a time."""
+    rows, components = log_share.shape
+    height, width = x0.shape[1:]
+    out = []
+    for b in range(rows):
+        fit = torch.zeros(components, dtype=torch.float64)
+        marginal = 0.0
+        for i in range(height):
+            for j in range(width):
+                if mask is not None and not mask[b, i, j]:
+                    continue
+                at = log_p[b, :, x0[b, i, j], i, j]
+                fit += at
+                marginal += (log_share[b].exp() * at.exp()).sum().log()
+        scaled = ((log_share[b] + fit) / temperature).double()
+        r = (1 - floor) * torch.exp(scaled - scaled.max()) / torch.exp(scaled - scaled.max()).sum() + floor / components
+        pixels = height * width
+        out.append(-(r * fit).sum() / pixels - 0.05 * (r * log_share[b]).sum() - 0.5 * marginal / pixels)
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("temperature", "floor"), [(1.0, 0.0), (30.0, 0.1)])
+def test_mixture_terms_are_the_sum_written_out(masked, temperature, floor):
+    g = torch.Generator().manual_seed(0)
+    log_share = torch.randn(2, 3, generator=g, dtype=torch.float64).log_softmax(1)
+    log_p = torch.randn(2, 3, 4, 5, 6, generator=g, dtype=torch.float64).log_softmax(2)
+    x0 = torch.randint(4, (2, 5, 6), generator=g)
+    mask = torch.rand(2, 5, 6, generator=g) < 0.6 if masked else None
+    terms = mixture_terms(log_share, log_p, x0, mask, temperature=temperature, floor=floor)
+    expected = by_hand_mixture(log_share, log_p, x0, mask, temperature, floor)
+    torch.testing.assert_close(terms, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_component_costs_its_cross_entropy():
+    """Weight 1 for the component and 1/2 for the marginals, which are the same thing here."""
+    log_p = torch.randn(2, 1, 3, 4, 4, dtype=torch.float64).log_softmax(2)
+    x0 = torch.randint(3, (2, 4, 4))
+    plain = -log_p[:, 0].gather(1, x0[:, None]).mean((1, 2, 3))
+    torch.testing.assert_close(mixture_terms(torch.zeros(2, 1, dtype=torch.float64), log_p, x0, None), 1.5 * plain)
+
+
+def test_two_modes_end_in_two_components():
+    """Whole maps, all 0 or all 1, in shares 3 to 1: plain gradient descent finds both and their shares."""
+    torch.manual_seed(0)
+    share, logits = torch.zeros(2, requires_grad=True), (0.1 * torch.randn(2, 2, 4, 4)).requires_grad_()
+    x0 = torch.tensor([0, 0, 0, 1])[:, None, None].expand(4, 4, 4)
+    optimizer = torch.optim.Adam([share, logits], lr=0.05)
+    for step in range(400):
+        done = min(1.0, step / 100)
+        terms = mixture_terms(
+            share.log_softmax(0).expand(4, 2),
+            logits.log_softmax(1).expand(4, 2, 2, 4, 4),
+            x0,
+            None,
+            temperature=30 ** (1 - done),
+            floor=0.1 * (1 - done),
+        )
+        optimizer.zero_grad()
+        terms.mean().backward()
+        optimizer.step()
+    ones = logits.softmax(1)[:, 1].mean((1, 2))
+    first = int(ones.argmin())
+    assert ones[first] < 0.05
+    assert ones[1 - first] > 0.95
+    assert share.softmax(0)[first].item() == pytest.approx(0.75, abs=0.03)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from stochseg.core import GRIDS, SAMPLERS, CategoricalProcess, SeededNoise, cosine, make_grid
+from stochseg.core.samplers import corrector, sticky
 from stochseg.errors import UserError
 
 L, T, H, W = 3, 50, 6, 7
@@ -26,6 +30,7 @@ def sample(name: str, keys, grid=None, denoiser=denoise, callback=None):
 
 KEYS = [(3, i) for i in range(6)]
 samplers = pytest.mark.parametrize("name", SAMPLERS)
+FALSE_ALARM = 1e-8
 
 
 @samplers
@@ -45,8 +50,10 @@ def test_shapes_types_and_one_call_an_entry_of_the_grid(name, grid, steps):
         return denoise(x_t, t)
 
     out = sample(name, KEYS, grid, counted)
-    assert tuple(seen) == grid
-    assert out.evaluations == len(grid)
+    # A corrector calls the network twice at every entry but the first.
+    expected = grid if name != "corrector" else (grid[0], *(t for t in grid[1:] for _ in range(2)))
+    assert tuple(seen) == expected
+    assert out.evaluations == len(expected)
     assert out.labels.shape == (6, H, W)
     assert out.labels.dtype == torch.int64
     assert 0 <= out.labels.min() <= out.labels.max() < L
@@ -105,3 +112,66 @@ def test_a_bad_grid_is_refused(name, grid):
         sample(name, KEYS, grid, untouched)
     assert f"falls strictly from T={T}" in str(error.value)
     assert str(grid) in str(error.value)
+
+
+def marginals(name: str, grid: tuple[int, ...]) -> dict[int, float]:
+    """The denoiser knows x0: then x_s is x0 with probability alpha_bar_s + (1 - alpha_bar_s)/L. Exact binomial p-value
+    of that, for every step of the grid."""
+    truth = torch.zeros(6, 100, 100, dtype=torch.int64)
+    seen: dict[int, float] = {}
+
+    def look(i: int, s: int, x_s: torch.Tensor, log_p0: torch.Tensor) -> None:
+        keep = PROCESS.schedule.alpha_bar[s].item()
+        seen[s] = binomtest(int((x_s == 0).sum()), x_s.numel(), keep + (1 - keep) / L).pvalue
+
+    noise = SeededNoise(KEYS)
+    x_T = PROCESS.prior(truth.shape, noise)
+    SAMPLERS[name](lambda x_t, t: PROCESS.log_onehot(truth), x_T, grid, PROCESS, noise, look)
+    return seen
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("steps", [3, 10, T])
+@pytest.mark.parametrize("name", sorted(set(SAMPLERS) - {"one_step_kernel"}))
+def test_every_rule_keeps_q_of_x_s_given_x0(name, steps, grid):
+    """Binomial tests of 60,000 pixels at every step: about 800 at 1e-8, so a false alarm in 1 of 100,000 suites."""
+    seen = marginals(name, make_grid(grid, PROCESS.schedule, steps))
+    assert len(seen) == steps
+    assert min(seen.values()) > FALSE_ALARM, seen
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("steps", [3, 10])
+def test_the_released_rule_does_not_keep_it(steps, grid):
+    seen = marginals("one_step_kernel", make_grid(grid, PROCESS.schedule, steps))
+    del seen[T]  # where every rule begins alike
+    assert max(seen.values()) < 1e-4 * FALSE_ALARM, seen
+
+
+def test_with_all_steps_the_released_rule_is_ancestral():
+    grid = make_grid("even", PROCESS.schedule, T)
+    assert torch.equal(sample("one_step_kernel", KEYS, grid).log_p0, sample("ancestral", KEYS, grid).log_p0)
+
+
+@pytest.mark.parametrize("name", ["sticky", "ddim"])
+def test_consecutive_maps_share_their_noise(name):
+    """What tells these rules from `ancestral`: a pixel that is still noise keeps its label for the next call."""
+    maps = []
+    truth = torch.zeros(6, H, W, dtype=torch.int64)
+    noise = SeededNoise(KEYS)
+    x_T = PROCESS.prior((6, H, W), noise)
+    grid = make_grid("even", PROCESS.schedule, 12)
+    SAMPLERS[name](
+        lambda x_t, t: PROCESS.log_onehot(truth), x_T, grid, PROCESS, noise, lambda i, t, x_t, p: maps.append(x_t)
+    )
+    for before, after in pairwise(maps):
+        assert ((after == before) | (after == truth)).all()
+
+
+def test_a_corrector_goes_around_any_sampler_and_changes_its_maps():
+    noise, plain = SeededNoise(KEYS), SeededNoise(KEYS)
+    grid = make_grid("even", PROCESS.schedule, 5)
+    wrapped = corrector(sticky, fraction=0.5)
+    out = wrapped(denoise, PROCESS.prior((6, H, W), noise), grid, PROCESS, noise)
+    assert out.evaluations == 9
+    assert not torch.equal(out.labels, sticky(denoise, PROCESS.prior((6, H, W), plain), grid, PROCESS, plain).labels)

@@ -9,12 +9,13 @@ from stochseg.errors import UserError
 from stochseg.models import MODELS, create
 from stochseg.types import Batch, DatasetInfo, Example
 
-TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
+UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
+TINY = {"ccdm": UNET, "unet-ce": UNET, "ccdm-fast": {"tower": [4], "light": [4]}}
 
 
 @pytest.fixture(params=sorted(MODELS))
 def model(request):
-    return create(request.param, 3, 1, **TINY)
+    return create(request.param, 3, 1, **TINY[request.param])
 
 
 def image(*shape, **options):
@@ -101,7 +102,9 @@ def test_every_such_error_is_a_value_error(model):
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_unknown_config_key_is_answered_with_the_known_ones(name):
-    with pytest.raises(UserError, match=says(f"model '{name}'", "unknown key 'bas'", "known keys:", "base", "blocks")):
+    with pytest.raises(
+        UserError, match=says(f"model '{name}'", "unknown key 'bas'", "known keys:", *sorted(TINY[name]))
+    ):
         create(name, 2, 1, bas=16)
 
 

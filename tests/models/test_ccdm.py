@@ -39,13 +39,13 @@ def drawn(monkeypatch):
             encoded.append(image)
             return Condition((image,), (1, 1))
 
-        def forward(x_t, t, condition):
+        def propose(x_t, t, condition):
             called.append((t, condition.tensors[0]))
-            return torch.zeros(len(x_t), model.num_classes, 1, 1, requires_grad=True)
+            return torch.zeros(len(x_t), 1), torch.zeros(len(x_t), 1, model.num_classes, 1, 1, requires_grad=True)
 
         monkeypatch.setattr(model.process, "q_sample", watch)
         monkeypatch.setattr(denoiser, "encode", encode)
-        monkeypatch.setattr(denoiser, "forward", forward)
+        monkeypatch.setattr(denoiser, "propose", propose)
         labels = torch.arange(raters)[None, :, None, None].expand(b, -1, 1, 1)
         image = torch.arange(b, dtype=torch.float32).view(b, 1, 1, 1)
         model(image, labels, keys=[(seed, i) for i in range(b)])
@@ -115,7 +115,11 @@ def test_a_perfect_denoiser_gives_the_truth(monkeypatch):
     model = ccdm(3, num_steps=10)
     truth = torch.randint(3, (8, 8))
     logits = 50.0 * torch.nn.functional.one_hot(truth, 3).permute(2, 0, 1).float()
-    monkeypatch.setattr(model.denoiser, "forward", lambda x_t, t, condition: logits.expand(len(x_t), -1, -1, -1))
+    monkeypatch.setattr(
+        model.denoiser,
+        "propose",
+        lambda x_t, t, condition: (torch.zeros(len(x_t), 1), logits.expand(len(x_t), 1, -1, -1, -1)),
+    )
     for steps in (1, 3, 10):
         out = model.sample(torch.rand(1, 1, 8, 8), 4, steps=steps)
         assert (out.labels == truth).all()
@@ -152,8 +156,8 @@ def test_impossible_steps_are_refused(steps):
 
 
 def test_unknown_sampler_and_grid_are_answered_with_the_known_ones():
-    with pytest.raises(UserError, match=r"unknown sampler 'ddim'.*known: .*ancestral"):
-        ccdm(num_steps=10).sample(torch.rand(1, 1, 8, 8), 1, sampler="ddim")
+    with pytest.raises(UserError, match=r"unknown sampler 'euler'.*known: .*ancestral"):
+        ccdm(num_steps=10).sample(torch.rand(1, 1, 8, 8), 1, sampler="euler")
     with pytest.raises(UserError, match=r"unknown grid 'odd'.*known: .*even"):
         ccdm(num_steps=10, grid="odd").sample(torch.rand(1, 1, 8, 8), 1)
 

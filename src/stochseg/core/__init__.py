@@ -1,14 +1,23 @@
 """The paper's Section 3: the categorical diffusion process, its objective, its samplers. Torch only."""
 
-from stochseg.core.grids import GRIDS, Grid, make_grid
-from stochseg.core.noise import BatchNoise, Noise, SeededNoise, draw_categorical, draw_uniform_labels
-from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, prior_kl
+from stochseg.core.grids import GRIDS, Grid, Profile, make_grid
+from stochseg.core.noise import (
+    NOISES,
+    BatchNoise,
+    LatinNoise,
+    Noise,
+    SeededNoise,
+    draw_categorical,
+    draw_uniform_labels,
+)
+from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, mixture_terms, prior_kl
 from stochseg.core.process import CategoricalProcess
 from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput
 from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
 
 __all__ = [
     "GRIDS",
+    "NOISES",
     "OBJECTIVES",
     "SAMPLERS",
     "SCHEDULES",
@@ -16,7 +25,9 @@ __all__ = [
     "CategoricalProcess",
     "Denoise",
     "Grid",
+    "LatinNoise",
     "Noise",
+    "Profile",
     "Sampler",
     "SamplerOutput",
     "Schedule",
@@ -28,5 +39,6 @@ __all__ = [
     "kl_terms",
     "linear",
     "make_grid",
+    "mixture_terms",
     "prior_kl",
 ]

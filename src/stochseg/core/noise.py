@@ -6,7 +6,7 @@ batch a stream of its own, so that neither the batch size nor the order of image
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -51,6 +51,45 @@ class SeededNoise:
         for row, stream in zip(rows, self.streams, strict=True):
             row[...] = stream.random(row.shape, dtype=np.float32)
         return torch.from_numpy(rows).to(self.device)
+
+
+class LatinNoise:
+    """Uniforms spread evenly over the n samples of an image (a Latin hypercube): whatever is asked for, of the n values
+    that the samples receive at one place exactly one lies in each of the n equal parts of [0, 1).
+
+    Each sample alone sees plain uniforms, so its own distribution is exact; together they cover the possible ones more
+    evenly than independent draws. A sample thus depends on n, other than with `SeededNoise`.
+    """
+
+    def __init__(self, keys: Sequence[tuple[int, ...]], n: int, rows: range, device: torch.device | str = "cpu"):
+        """keys: one an image; rows: which samples to serve, counted over all images (row r is of image r // n)."""
+        self.n, self.rows, self.device = n, rows, device
+        images = range(rows.start // n, (rows.stop - 1) // n + 1)
+        self.first = images.start * n
+        self.streams = [np.random.default_rng((len(keys[i]), *keys[i])) for i in images]
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        if shape[0] != len(self.rows):
+            raise UserError(f"noise was made for {len(self.rows)} rows, asked for {shape[0]}")
+        place = (self.n, *shape[1:])
+        values = []
+        for stream in self.streams:
+            order = stream.random(place, dtype=np.float32).argsort(axis=0)
+            values.append((order + stream.random(place, dtype=np.float32)) / self.n)
+        below_one = np.nextafter(np.float32(1), np.float32(0))
+        u = np.concatenate(values)[self.rows.start - self.first :][: shape[0]].astype(np.float32)
+        return torch.from_numpy(np.minimum(u, below_one)).to(self.device)
+
+
+def _independent(keys: Sequence[tuple[int, ...]], n: int, rows: range, device: torch.device | str) -> SeededNoise:
+    return SeededNoise([(*keys[row // n], row % n) for row in rows], device)
+
+
+NOISES: dict[str, Callable[[Sequence[tuple[int, ...]], int, range, torch.device | str], Noise]] = {
+    "independent": _independent,
+    "latin": LatinNoise,
+}
+"""How the n samples of an image share randomness: (key an image, n, rows, device) -> the noise of these rows."""
 
 
 def draw_uniform_labels(u: Tensor, num_classes: int) -> Tensor:

@@ -48,6 +48,28 @@ def cross_entropy_terms(
     return terms if mask is None else terms.masked_fill(~mask, 0.0)
 
 
+def mixture_terms(
+    log_share: Tensor, log_p: Tensor, x0: Tensor, mask: Tensor | None, *, temperature: float = 1.0, floor: float = 0.0
+) -> Tensor:
+    """Loss of a mixture p0 = sum_m share_m prod_pixels p_m, "b", in nats a pixel.
+
+    log_share: "b m"; log_p: "b m l h w"; x0, mask: "b h w". Each component is pulled to x0 by its responsibility,
+    softmax of (log share + log-likelihood of the whole map) / `temperature`, mixed with a uniform `floor`: a high
+    temperature and a floor early in training keep one component from taking all. Half the cross-entropy of the pixels'
+    marginals is added, which keeps every pixel's probability calibrated.
+    """
+    picked = log_p.gather(2, x0[:, None, None].expand(-1, log_p.shape[1], 1, -1, -1))[:, :, 0]
+    marginal = (log_share[:, :, None, None] + picked).logsumexp(1)
+    if mask is not None:
+        picked, marginal = picked.masked_fill(~mask[:, None], 0.0), marginal.masked_fill(~mask, 0.0)
+    likelihood = picked.sum((-2, -1))
+    with torch.no_grad():
+        r = torch.softmax((log_share + likelihood) / temperature, 1)
+        r = (1 - floor) * r + floor / r.shape[1]
+    pixels = x0[0].numel()
+    return -(r * likelihood).sum(1) / pixels - 0.05 * (r * log_share).sum(1) - 0.5 * marginal.mean((-2, -1))
+
+
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
     """KL( q(x_T | x0) || uniform ) a pixel, "b h w": the term of the bound that no parameter changes."""
     t = torch.full((x0.shape[0],), process.num_steps)

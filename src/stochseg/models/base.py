@@ -31,6 +31,8 @@ class SamplingOptions:
 
     steps: int | None = None
     sampler: str | None = None
+    grid: str | None = None
+    noise: str | None = None
     progress: Progress | None = None
 
 
@@ -110,19 +112,21 @@ class StochasticSegmenter(nn.Module):
         seed: int = 0,
         steps: int | None = None,
         sampler: str | None = None,
+        grid: str | None = None,
+        noise: str | None = None,
         progress: Progress | None = None,
     ) -> Samples:
         """Draw n plausible label maps an image.
 
         image: a numpy array "h w" or "h w c" or a PIL image with raw intensities, or a tensor "b c h w" already
         normalised. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbours.
-        steps, sampler: for iterative models; None takes the model's defaults.
+        steps, sampler, grid, noise: for iterative models; None takes the model's defaults.
         """
         if n < 1:
             raise UserError(f"sample: n must be at least 1, got {n}")
         if seed < 0:
             raise UserError(f"sample: seed must not be negative, got {seed}")
-        options = SamplingOptions(steps, sampler, progress)
+        options = SamplingOptions(steps, sampler, grid, noise, progress)
         self.check_options(options)
         batch = self.prepare(image)
         keys = [(seed, image_key(x)) for x in batch]

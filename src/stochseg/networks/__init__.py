@@ -2,6 +2,7 @@
 
 from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser, pad_to_multiple
 from stochseg.networks.encoders import ENCODERS, HogEncoder, ImageEncoder, make_encoder
+from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
 from stochseg.networks.unet import UNet, UNetConfig
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "Denoiser",
     "HogEncoder",
     "ImageEncoder",
+    "TwoTower",
+    "TwoTowerConfig",
     "UNet",
     "UNetConfig",
     "make_encoder",

@@ -101,8 +101,8 @@ class SelfAttention(nn.Module):
 class Downsample(nn.Conv2d):
     """Half the resolution by a strided convolution."""
 
-    def __init__(self, channels: int):
-        super().__init__(channels, channels, 3, stride=2, padding=1)
+    def __init__(self, in_channels: int, out_channels: int | None = None):
+        super().__init__(in_channels, out_channels or in_channels, 3, stride=2, padding=1)
 
 
 class Upsample(nn.Module):

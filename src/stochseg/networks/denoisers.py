@@ -35,9 +35,17 @@ class Denoiser(nn.Module):
         """image: "b c h w" of any size. Once an image."""
         raise NotImplementedError
 
-    def forward(self, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
-        """x_t: "b h w" labels; t: "b"; returns logits "b l h w". Once a step and sample."""
+    def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
+        """x_t: "b h w" labels; t: "b". p0 as a mixture of m products over pixels: log-probabilities of the components
+        "b m" and the logits of x0 under each, "b m l h w". Most denoisers have m = 1. Once a step and sample."""
         raise NotImplementedError
+
+    def forward(self, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
+        """Logits of each pixel's own p0, "b l h w"."""
+        log_share, logits = self.propose(x_t, t, condition)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
+        return (log_share[:, :, None, None, None] + torch.log_softmax(logits, dim=2)).logsumexp(1)
 
 
 def pad_to_multiple(x: Tensor, multiple: int, mode: str = "replicate") -> Tensor:
@@ -45,6 +53,12 @@ def pad_to_multiple(x: Tensor, multiple: int, mode: str = "replicate") -> Tensor
     h, w = x.shape[-2:]
     amount = (0, -w % multiple, 0, -h % multiple)
     return F.pad(x, amount, mode=mode) if any(amount) else x
+
+
+def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """labels "b h w" as "b l h w"."""
+    shape = (len(labels), num_classes, *labels.shape[1:])
+    return torch.zeros(shape, dtype=dtype, device=labels.device).scatter_(1, labels[:, None], 1.0)
 
 
 class ConcatUNet(Denoiser):
@@ -70,11 +84,9 @@ class ConcatUNet(Denoiser):
         tensors = (padded,) if self.encoder is None else (padded, self.encoder(padded))
         return Condition(tensors, (image.shape[-2], image.shape[-1]))
 
-    def forward(self, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
+    def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         image, *features = condition.tensors
-        onehot = torch.zeros(len(x_t), self.num_classes, *x_t.shape[1:], dtype=image.dtype, device=x_t.device)
-        onehot.scatter_(1, x_t[:, None], 1.0)
-        onehot = pad_to_multiple(onehot, self.unet.config.stride, mode="constant")
+        onehot = pad_to_multiple(one_hot(x_t, self.num_classes, image.dtype), self.unet.config.stride, mode="constant")
         logits = self.unet(torch.cat([onehot, image], dim=1), t, *features)
         h, w = condition.size
-        return logits[..., :h, :w]
+        return torch.zeros(len(x_t), 1, device=x_t.device), logits[:, None, :, :h, :w]

@@ -53,7 +53,10 @@ class TrainConfig(Config):
     batch_size: int = Field(ge=1, description="images a step, over all processes")
     lr: float = Field(1e-4, gt=0)
     final_lr: float = Field(1e-6, ge=0)
-    decay: Literal["polynomial", "cosine", "constant"] = "polynomial"
+    decay: Literal["polynomial", "cosine", "constant", "tail"] = Field(
+        "polynomial", description="tail: constant, then linear over the last steps; a run may be made longer before it"
+    )
+    tail: float = Field(0.25, gt=0, le=1, description="share of the steps over which `tail` decays")
     power: float = Field(1.0, gt=0, description="of the polynomial decay; 1 is linear")
     warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from 0")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the weights' moving average")
@@ -72,6 +75,8 @@ class TrainConfig(Config):
         done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
         if self.decay == "constant":
             return 1.0
+        if self.decay == "tail":
+            return end + (1 - end) * min(1.0, (1 - done) / self.tail)
         if self.decay == "cosine":
             return end + (1 - end) * (1 + math.cos(math.pi * done)) / 2
         return end + (1 - end) * (1 - done) ** self.power

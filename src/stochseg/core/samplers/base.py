@@ -1,4 +1,4 @@
-"""What every sampler receives and returns."""
+"""What every sampler receives and returns, and the walk down a grid that all share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from stochseg.core.grids import Grid
@@ -19,6 +20,9 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 
 Callback = Callable[[int, int, Tensor, Tensor], None]
 """(call index, t, x_t "b h w", log_p0 "b l h w"), after each network call."""
+
+Jump = Callable[[Tensor, Tensor, int, int], Tensor]
+"""(x_t "b h w", log_p0 "b l h w", t, s) -> x_s "b h w", for 0 < s < t."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,35 @@ class Sampler(Protocol):
         noise: Noise,
         callback: Callback | None = None,
     ) -> SamplerOutput: ...
+
+
+def walk(
+    denoise: Denoise,
+    x_T: Tensor,
+    grid: Grid,
+    process: CategoricalProcess,
+    jump: Jump,
+    callback: Callback | None = None,
+) -> SamplerOutput:
+    """Call the network at every entry of the grid and `jump` to the next; the last label is the arg-max of p0.
+
+    Note: the arg-max is the paper's and slightly sharper than a draw; the distribution it replaces is returned as
+    `log_p0`.
+    """
+    check_grid(grid, process)
+    x_t = x_T
+    for i, (t, s) in enumerate(zip(grid, (*grid[1:], 0), strict=True)):
+        log_p0 = torch.log_softmax(denoise(x_t, steps_like(x_t, t)), dim=1)
+        if callback is not None:
+            callback(i, t, x_t, log_p0)
+        if s > 0:
+            x_t = jump(x_t, log_p0, t, s)
+    return SamplerOutput(log_p0.argmax(1), log_p0, len(grid))
+
+
+def steps_like(x: Tensor, t: int) -> Tensor:
+    """The step t once a row of x."""
+    return torch.full((len(x),), t, device=x.device)
 
 
 def check_grid(grid: Grid, process: CategoricalProcess) -> None:

@@ -1,0 +1,178 @@
+"""What all categorical diffusion models share: CCDM Alg. 1 (training) and Alg. 2 (sampling) over any denoiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from stochseg.config import Config
+from stochseg.core import (
+    NOISES,
+    OBJECTIVES,
+    SAMPLERS,
+    SCHEDULES,
+    CategoricalProcess,
+    Denoise,
+    Grid,
+    Noise,
+    Sampler,
+    SeededNoise,
+    draw_categorical,
+    make_grid,
+)
+from stochseg.errors import unknown_name
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.networks import Condition, Denoiser
+from stochseg.types import DatasetInfo, Samples
+
+
+class DiffusionConfig(Config):
+    """The diffusion, how it is trained, and how to sample by default."""
+
+    schedule: Literal["cosine", "linear"] = "cosine"
+    num_steps: int = Field(250, ge=1, description="T")
+    objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
+    draws: int = Field(1, ge=1, description="(rater, t) pairs a training image, all served by one encoding")
+    t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
+    sampler: str = "ancestral"
+    grid: str = "even"
+    profile: tuple[tuple[int, float], ...] = Field(
+        (), description="(t, entropy left at t), measured on validation data for the grid `entropy`"
+    )
+    steps: int | None = Field(None, ge=1, description="network calls a sample by default; None is all T")
+    noise: str = Field("independent", description="how the samples of an image share randomness")
+    share_first: bool = Field(False, description="one first network call, which sees pure noise, for all samples")
+    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels denoised at once, scaled for other sizes")
+
+
+class CategoricalDiffusion(StochasticSegmenter):
+    """A subclass gives the denoiser and, if labels do not vary everywhere, the window in which they do."""
+
+    Config: ClassVar[type[DiffusionConfig]] = DiffusionConfig
+    denoiser: Denoiser
+
+    def __init__(self, info: DatasetInfo, config: DiffusionConfig):
+        super().__init__(info, config)
+        self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_steps), info.num_classes)
+        self.check_options(SamplingOptions())
+
+    def window(self, height: int, width: int) -> tuple[slice, slice]:
+        """Where labels vary: rows and columns. Outside every pixel is of class 0."""
+        return slice(0, height), slice(0, width)
+
+    def check_options(self, options: SamplingOptions) -> None:
+        self._plan(options)
+
+    def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:
+        """The sampler and its time grid."""
+        name = options.sampler or self.config.sampler
+        if name not in SAMPLERS:
+            raise unknown_name("sampler", name, SAMPLERS)
+        if (options.noise or self.config.noise) not in NOISES:
+            raise unknown_name("noise", options.noise or self.config.noise, NOISES)
+        steps = self.config.steps if options.steps is None else options.steps
+        grid = options.grid or self.config.grid
+        return SAMPLERS[name], make_grid(grid, self.process.schedule, steps, self.config.profile)
+
+    # ------------------------------------------------------------------ training
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
+
+        Several draws of an image take different raters in turn and steps spread evenly over 1..T: each pair is
+        distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number (and
+        the bound multiplied by T), constants both, so that the loss is in nats a pixel at any size.
+        """
+        config, b = self.config, len(image)
+        top, left = self.window(*image.shape[-2:])
+        labels, mask = labels[..., top, left], None if mask is None else mask[..., top, left]
+        u_rater, u_step = SeededNoise(keys).uniform((b, 2)).unbind(1)
+        rater = pick_raters(u_rater, raters.cpu(), config.draws).flatten().to(image.device)
+        spread = (u_step[:, None] + torch.arange(config.draws) / config.draws) % 1.0
+        t = 1 + (spread.double() ** (1 / config.t_power) * self.process.num_steps).long().flatten().to(image.device)
+        rows = torch.arange(b, device=image.device).repeat_interleave(config.draws)
+
+        x0 = labels[rows, rater]
+        valid = None if mask is None else mask[rows, rater]
+        noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)
+        x_t = self.process.q_sample(x0, t, noise, valid)
+        return {"loss": self._terms(x0, x_t, t, valid, self.denoiser.encode(image[..., top, left])[rows])}
+
+    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, valid: Tensor | None, condition: Condition) -> Tensor:
+        log_p0 = torch.log_softmax(self.denoiser(x_t, t, condition).float(), 1)
+        terms = OBJECTIVES[self.config.objective](self.process, log_p0, x0, x_t, t, valid)
+        if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weighs all t alike
+            share = (torch.stack([t, t - 1]).double() / self.process.num_steps) ** self.config.t_power
+            terms = terms / (self.process.num_steps * (share[0] - share[1])).to(terms)[:, None, None]
+        return terms.mean()
+
+    # ------------------------------------------------------------------ sampling
+
+    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
+        """CCDM Alg. 2, n times an image: encode once, denoise in chunks."""
+        sampler, grid = self._plan(options)
+        make_noise = NOISES[options.noise or self.config.noise]
+        b, _, height, width = image.shape
+        top, left = self.window(height, width)
+        inner = image[..., top, left]
+        h, w = inner.shape[-2:]
+        condition = self.denoiser.encode(inner)
+        rows = torch.arange(b, device=image.device).repeat_interleave(n)
+        labels = torch.zeros(b * n, height, width, dtype=torch.int64, device=image.device)
+        mean = torch.zeros(b, self.num_classes, h, w, device=image.device)
+        chunk = max(1, self.config.chunk * 128 * 128 // (h * w))
+        calls = -(-b * n // chunk) * len(grid)
+        first = self._first_call(condition, grid, keys, (h, w)) if self.config.share_first else None
+
+        for number, start in enumerate(range(0, b * n, chunk)):
+            part = slice(start, min(start + chunk, b * n))
+            noise = make_noise(keys, n, range(part.start, part.stop), image.device)
+
+            def report(i: int, *_: object, done: int = number * len(grid)) -> None:
+                if options.progress is not None:
+                    options.progress(done + i + 1, calls)
+
+            x_T = self.process.prior((part.stop - part.start, h, w), noise)
+            denoise = self._denoise(condition, rows[part], noise, first)
+            out = sampler(denoise, x_T, grid, self.process, noise, report)
+            labels[part, top, left] = out.labels
+            mean.index_add_(0, rows[part], out.log_p0.exp() / n)
+        if (h, w) != (height, width):
+            edges = (left.start, width - left.stop, top.start, height - top.stop)
+            mean = torch.stack([F.pad(p, edges, value=float(k == 0)) for k, p in enumerate(mean.unbind(1))], 1)
+        weights = torch.full((b, n), 1 / n, device=image.device)
+        return Samples(labels.view(b, n, height, width), mean, weights, seed, out.evaluations)
+
+    def _first_call(
+        self, condition: Condition, grid: Grid, keys: Sequence[Key], size: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """What the network says of pure noise, once an image."""
+        x_T = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
+        return self.denoiser.propose(x_T, torch.full((len(x_T),), grid[0], device=x_T.device), condition)
+
+    def _denoise(
+        self, condition: Condition, rows: Tensor, noise: Noise, first: tuple[Tensor, Tensor] | None
+    ) -> Denoise:
+        """The network for these rows of the condition, as samplers call it: where it proposes a mixture, a component
+        is drawn and the sampler goes on with that component's p0, which is a draw from the mixture."""
+        local = condition[rows]
+
+        def denoise(x_t: Tensor, t: Tensor) -> Tensor:
+            if first is not None and int(t[0]) == self.process.num_steps:
+                log_share, logits = (part[rows] for part in first)
+            else:
+                log_share, logits = self.denoiser.propose(x_t, t, local)
+            component = torch.zeros(len(x_t), dtype=torch.int64, device=x_t.device)
+            if log_share.shape[1] > 1:
+                u = noise.uniform((len(x_t), 1, 1)).to(x_t.device)
+                component = draw_categorical(log_share[:, :, None, None], u)[:, 0, 0]
+            return logits[torch.arange(len(x_t), device=x_t.device), component].float()
+
+        return denoise

@@ -1,0 +1,134 @@
+"""ccdm-fast: the window of labels, the shared first call, the mixture, and noise shared by samples."""
+
+import pytest
+import torch
+
+from stochseg.errors import UserError
+from stochseg.models import create
+
+TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4}
+
+
+def fast(classes=2, **config):
+    torch.manual_seed(0)
+    model = create("ccdm-fast", classes, 1, **{**TINY, **config})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def image(b=1, h=32, w=32):
+    return torch.rand(b, 1, h, w, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+# --- focus ------------------------------------------------------------------------------------------------
+
+
+def test_labels_vary_inside_the_focus_only():
+    out = fast(3, focus=8).sample(image(2, 32, 20), 4)
+    inside = torch.zeros(32, 20, dtype=torch.bool)
+    inside[12:20, 6:14] = True
+    assert (out.labels[..., ~inside] == 0).all()
+    assert out.labels[..., inside].unique().numel() > 1
+    assert (out.mean[:, 0][..., ~inside] == 1).all()
+    assert (out.mean[:, 1:][..., ~inside] == 0).all()
+    torch.testing.assert_close(out.mean.sum(1), torch.ones(2, 32, 20))
+
+
+def test_the_focus_is_what_a_model_of_the_cropped_image_says():
+    whole = fast(focus=8).denoiser
+    cropped = fast().denoiser
+    x = image()[..., 12:20, 12:20]
+    x_t, t = torch.zeros(1, 8, 8, dtype=torch.int64), torch.tensor([5])
+    assert torch.equal(whole(x_t, t, whole.encode(x)), cropped(x_t, t, cropped.encode(x)))
+
+
+def test_the_loss_sees_labels_inside_the_focus_only():
+    model, x = fast(focus=8), image()
+    labels = torch.randint(2, (1, 3, 32, 32), generator=torch.Generator().manual_seed(2))
+    outside, inside = labels.clone(), labels.clone()
+    outside[..., :12, :] = 1 - outside[..., :12, :]
+    inside[..., 15, 15] = 1 - inside[..., 15, 15]
+    loss = model(x, labels, keys=[(1,)])["loss"]
+    assert torch.equal(model(x, outside, keys=[(1,)])["loss"], loss)
+    assert not torch.equal(model(x, inside, keys=[(1,)])["loss"], loss)
+
+
+def test_an_image_smaller_than_the_focus_is_all_inside():
+    assert fast(focus=64).sample(image(1, 9, 40), 2).labels.shape == (1, 2, 9, 40)
+
+
+# --- the shared first call --------------------------------------------------------------------------------
+
+
+def test_the_first_call_is_made_once_an_image(monkeypatch):
+    model, rows = fast(), []
+    propose = model.denoiser.propose
+    monkeypatch.setattr(model.denoiser, "propose", lambda x_t, *rest: rows.append(len(x_t)) or propose(x_t, *rest))
+    model.sample(image(2), 5)
+    assert rows == [2, 10, 10, 10]
+    rows.clear()
+    fast_apart = fast(share_first=False)
+    monkeypatch.setattr(fast_apart.denoiser, "propose", lambda x_t, *rest: rows.append(len(x_t)) or propose(x_t, *rest))
+    fast_apart.sample(image(2), 5)
+    assert rows == [10] * 4
+
+
+def test_samples_differ_though_they_share_the_first_call():
+    labels = fast().sample(image(), 6).labels
+    assert (labels != labels[:, :1]).any()
+
+
+# --- noise ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["independent", "latin"])
+def test_chunks_and_neighbours_change_nothing(noise):
+    x = image(3, 64, 64)
+    whole, parts = (fast(chunk=chunk, noise=noise).sample(x, 5) for chunk in (64, 1))
+    assert (whole.labels != parts.labels).float().mean() <= 1e-3
+    alone = fast(noise=noise).sample(x[1:2], 5)
+    assert (whole.labels[1:2] != alone.labels).float().mean() <= 1e-3
+
+
+def test_latin_noise_spreads_the_components_evenly():
+    """Shares 1/2, 1/4, 1/4: of 8 samples, 4, 2 and 2 take each in the first call, whatever the seed."""
+    model = fast(3, components=3, steps=1, noise="latin")
+
+    def propose(x_t, t, condition):
+        share = torch.tensor([0.5, 0.25, 0.25]).log().expand(len(x_t), 3)
+        logits = 50 * torch.eye(3)[None, :, :, None, None].expand(len(x_t), 3, 3, *x_t.shape[1:])
+        return share, logits
+
+    model.denoiser.propose = propose
+    for seed in range(5):
+        labels = model.sample(image(), 8, seed=seed).labels
+        assert torch.bincount(labels[0, :, 0, 0], minlength=3).tolist() == [4, 2, 2]
+        assert (labels == labels[..., :1, :1]).all(), "a sample is one component, whole"
+    many = torch.cat([model.sample(image(), 1, seed=s, noise="independent").labels for s in range(400)])
+    counts = torch.bincount(many[:, 0, 0, 0], minlength=3)
+    assert ((counts - torch.tensor([200, 100, 100])).abs() < 5 * torch.tensor([100.0, 75.0, 75.0]).sqrt()).all()
+
+
+def test_unknown_noise_is_answered_with_the_known_ones():
+    with pytest.raises(UserError, match=r"unknown noise 'pink'.*known: .*independent, latin"):
+        fast().sample(image(), 1, noise="pink")
+
+
+# --- the mixture ------------------------------------------------------------------------------------------
+
+
+def test_a_mixture_is_not_trained_with_the_bound():
+    with pytest.raises(UserError, match="objective=cross-entropy, got 'kl'"):
+        create("ccdm-fast", 2, 1, components=4, objective="kl")
+
+
+def test_the_components_part_with_training_steps_only():
+    model = fast(components=3, anneal=2).train()
+    labels = torch.zeros(1, 2, 32, 32, dtype=torch.int64)
+    losses = [model(image(), labels, keys=[(1,)])["loss"].item() for _ in range(4)]
+    assert model.updates.item() == 4
+    assert losses[0] != losses[1] != losses[2] == losses[3]
+    model.eval()(image(), labels)
+    assert model.updates.item() == 4
