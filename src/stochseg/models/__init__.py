@@ -1,6 +1,10 @@
 """Stochastic segmenters behind one interface."""
 
-from stochseg.models import ccdm, ccdm_fast, unet_ce  # noqa: F401  (importing a model registers it)
+from stochseg.models import (  # noqa: F401  (importing a model registers it)
+    ccdm,
+    ccdm_fast,
+    unet_ce,
+)
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.io import load, save
 from stochseg.models.registry import MODELS, create, register

@@ -74,6 +74,11 @@ class StochasticSegmenter(nn.Module):
         """image: "b c h w", checked. keys: one an image; sample i of an image uses (*key, i)."""
         raise NotImplementedError
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What the optimiser trains: groups of `params`, each with its own `lr_factor` (of the run's learning rate) and
+        `betas` if it wants them. Networks that play against each other are two groups of one loss."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
 

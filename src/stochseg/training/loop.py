@@ -139,8 +139,8 @@ class _Run:
         ).to(processes.device)
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
         self.ema = moving_average(self.model, config.ema)
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(trained, lr=config.lr)
+        groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
+        self.optimizer = torch.optim.Adam(groups, lr=config.lr)
         self.progress = Progress()
         self.amp = _Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(config.validation.steps))
@@ -186,7 +186,7 @@ class _Run:
         """One optimiser step; returns the loss over all processes and the gradient's norm."""
         device, batch = self.processes.device, draw.batch
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_factor"]
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
             loss = self.parallel(
