@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import platform
 import re
 import shlex
 import statistics
@@ -14,18 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from stochseg.evaluation.bench import cores, cpu_model, hardware
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def hardware() -> str:
-    """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
-    return f"{_cpu_model()}, {_cores()} cores"
-
-
 def hardware_slug() -> str:
     """The hardware as part of a file name, such as "amd-epyc-2c"."""
-    return f"{re.sub('[^a-z0-9]+', '-', _cpu_model().lower()).strip('-')}-{_cores()}c"
+    return f"{re.sub('[^a-z0-9]+', '-', cpu_model().lower()).strip('-')}-{cores()}c"
 
 
 def commit() -> str:
@@ -68,18 +63,3 @@ def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
         walls.append(1e3 * (time.perf_counter() - wall))
         cpus.append(1e3 * (time.process_time() - cpu))
     return statistics.median(walls), statistics.median(cpus)
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -205,11 +205,12 @@ def test_samples_never_replace_what_is_not_samples(run, trained, tmp_path, slice
     assert (tmp_path / "slice/notes.txt").read_text() == "precious"
 
 
-@pytest.mark.parametrize("numbers", ["5,x", "0", "", "5,,6", "-3"])
-def test_lists_of_steps_that_are_none(run, trained, numbers):
-    code, _, messages = run("bench", trained, f"--steps={numbers}")
-    assert code == 2
-    assert "--steps" in messages
+@pytest.mark.parametrize("numbers", ["5,x", "0", "5,,6", "-3"])
+def test_lists_of_numbers_that_are_none(run, trained, numbers):
+    for arguments, option in (((f"{trained}@{numbers}",), "steps after @"), ((trained, f"--size={numbers}"), "--size")):
+        code, _, messages = run("bench", *arguments)
+        assert code == 2
+        assert option in messages
 
 
 # --- the way through --------------------------------------------------------------------------------------
@@ -265,15 +266,50 @@ def test_paths_are_printed_as_they_are(run, trained, slice_png, tmp_path):
 
 def test_bench(run, trained, tmp_path):
     file = tmp_path / "new" / "bench.csv"
-    arguments = ("--steps", "1,2", "--size", 16, "-n", 2, "--out", file, "--device", "cpu")
-    code, out, _ = run("bench", trained, *arguments)
+    arguments = ("--size", 16, "-n", 2, "--out", file, "--device", "cpu", "--repeats", 1)
+    code, out, _ = run("bench", f"{trained}@1,2", "--sampler", "ancestral,sticky", *arguments)
     assert code == 0
     assert "seconds" in out
     with file.open() as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["steps"] for row in rows] == ["1", "2"]
+    assert [(row["sampler"], row["evaluations"]) for row in rows] == [
+        (sampler, count) for sampler in ("ancestral", "sticky") for count in "12"
+    ]
     assert float(rows[1]["gflop"]) == pytest.approx(2 * float(rows[0]["gflop"]), rel=0.1, abs=0.002)
-    assert all(float(row["seconds"]) > 0 for row in rows)
+    for row in rows:
+        assert float(row["seconds"]) > 0
+        assert float(row["core_seconds_all_steps"]) > float(row["core_seconds"])
+        assert 0 < float(row["gemm_share"]) < 1
+        assert row["hardware"]
+        assert "@1,2" in row["command"]
+    assert not file.with_suffix(".png").exists(), "no quality without data"
+
+
+def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, tmp_path):
+    file = tmp_path / "bench.csv"
+    arguments = ("--size", 8, "-n", 2, "--data", folder_root, "--seeds", 2, "--repeats", 1, "--out", file)
+    code, *_ = run("bench", f"{trained}@1,2", "--sampler", "sticky,one_step_kernel", *arguments)
+    assert code == 0
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 4
+    for row in rows:
+        assert (row["images"], row["seeds"]) == ("1", "2")
+        assert 0 <= float(row["hm_iou_2"]) <= 1
+        assert float(row["ged_2_deviation"]) >= 0
+    assert file.with_suffix(".png").stat().st_size > 1000
+
+
+def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained):
+    for arguments, message in (
+        ((f"{trained}@9",), "steps must be between 1 and T=8, got 9"),
+        ((trained, "--sampler", "euler"), "unknown sampler 'euler'"),
+        ((trained, "--grid", "odd"), "unknown grid 'odd'"),
+        ((trained, "--engine", "steam"), "unknown engine 'steam'"),
+    ):
+        code, _, messages = run("bench", *arguments)
+        assert code == 2
+        assert message in messages
 
 
 # --- stopped by the user ----------------------------------------------------------------------------------

@@ -201,34 +201,81 @@ def evaluate(
 
 @app.command()
 def bench(
-    model: Annotated[str, typer.Argument(help="A run folder, a saved model, or a recipe (fresh weights).")] = "lidc-9m",
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Run folders, saved or shipped models, or recipes (fresh weights), each with numbers of network "
+            "evaluations a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
+            metavar="[MODEL[@STEPS]]...",
+        ),
+    ] = None,
     samples: Samples = 16,
-    steps: Annotated[str, typer.Option(help="Network evaluations a sample, several by comma.")] = "5",
-    size: Annotated[int, typer.Option(min=1, help="Height and width of the image.")] = 128,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows to this CSV file.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="Samplers, several by comma. Default: the model's own.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Time grids, several by comma. Default: the model's own.")] = None,
+    engine: Annotated[str, typer.Option(help="Engines, several by comma.")] = "eager",
+    size: Annotated[str, typer.Option(help="Heights and widths of the image, several by comma.")] = "128",
+    data: Annotated[Path | None, typer.Option(help="Also GED and HM-IoU on this packed store (.h5) or folder.")] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Sampling seeds to average over.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Timings, of which the median counts.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the rows to this CSV file, with a picture beside it.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure what sampling costs: seconds, GFLOP, and the share of the reverse mathematics."""
+    """Measure what sampling costs (seconds, GFLOP, share of the matrix peak, memory) and, with --data, what it buys."""
+    from itertools import product
+
     from rich.table import Table
 
-    from stochseg.evaluation.bench import bench as measure
+    from stochseg.data import open_path
+    from stochseg.evaluation import write_figure
+    from stochseg.evaluation.bench import Case, cost, origin, quality, quality_against_cost
     from stochseg.evaluation.evaluate import write_csv
+    from stochseg.inference import with_engine
     from stochseg.models import load
+    from stochseg.models.base import SamplingOptions
     from stochseg.models.devices import pick_device
     from stochseg.recipes import RECIPES, fresh_model
 
     chosen = pick_device(device)
-    network = fresh_model(model).to(chosen) if model in RECIPES else load(model, device=chosen)
-    rows = measure(network, (size, size), samples=samples, steps=_numbers("--steps", steps))
-    table = Table(title=f"{model}: {samples} samples of one {size}×{size} image on {chosen}")
-    shown = [key for key in rows[0] if key not in ("samples", "height", "width")]  # which the title tells
-    for key in shown:
+    sizes = _numbers("--size", size)
+    cases = []
+    for text in models or ["lidc-9m@5"]:
+        name, _, steps = text.partition("@")
+        network = fresh_model(name).to(chosen) if name in RECIPES else load(name, device=chosen)
+        for each in _words(engine) or ["eager"]:
+            wrapped = with_engine(network, each)
+            for way, nodes, count in product(
+                _words(sampler) or [None], _words(grid) or [None], _numbers("steps after @", steps or None) or [None]
+            ):
+                network.check_options(SamplingOptions(steps=count, sampler=way, grid=nodes))
+                cases.append(Case(name, wrapped, each, way, nodes, count))
+    examples = None if data is None else open_path(data, split)
+    rows = []
+    for case in cases:
+        for side in sizes:
+            row = cost(case, (side, side), samples=samples, repeats=repeats)
+            if examples is not None:
+                row |= quality(case, examples, samples=samples, limit=limit, seeds=seeds)
+            rows.append(row)
+            messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
+    table = Table(title=f"{samples} samples of one image on {chosen}")
+    for key in rows[0]:
         table.add_column(key.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(str(row[key]) for key in shown))
+        table.add_row(*(str(value) for value in row.values()))
     console.print(table)
     if out is not None:
-        write_csv(out, rows)
+        write_csv(out, [{**row, **origin()} for row in rows])
+        if examples is not None:
+            picture = write_figure(quality_against_cost(rows, n=samples), out.with_suffix(".png"))
+            console.print(f"written to {out} and {picture}", **PLAIN)
+
+
+def _words(text: str | None) -> list[str]:
+    return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _numbers(option: str, text: str | None) -> list[int]:

@@ -5,6 +5,7 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.models import create
+from stochseg.models.base import SamplingOptions
 
 TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4}
 
@@ -132,3 +133,35 @@ def test_the_components_part_with_training_steps_only():
     assert losses[0] != losses[1] != losses[2] == losses[3]
     model.eval()(image(), labels)
     assert model.updates.item() == 4
+
+
+# --- the entropy profile ----------------------------------------------------------------------------------
+
+
+def test_settling_measures_the_profile_that_the_grid_needs():
+    """A network that is certain from t = 10 down: the profile falls there, and so do the calls."""
+    model = fast(grid="entropy", steps=5)
+
+    def propose(x_t, t, condition):
+        logits = torch.zeros(len(x_t), 1, 2, *x_t.shape[1:])
+        logits[:, :, 0] = torch.where(t <= 10, 50.0, 0.0)[:, None, None, None]
+        return torch.zeros(len(x_t), 1), logits
+
+    model.denoiser.propose = propose
+    before = model.config
+    model.settle([image(), image(1, 16, 24)])
+    profile = dict(model.config.profile)
+    assert sorted(profile) == list(range(1, 21))
+    for t, left in profile.items():
+        assert left == pytest.approx(0.693147 if t > 10 else 0.0, abs=1e-5)
+    assert model.config.model_copy(update={"profile": ()}) == before
+    grid = model._plan(SamplingOptions())[1]
+    assert grid[0] == 20
+    assert all(abs(t - 10.5) <= 3 for t in grid[1:]), grid
+
+
+def test_other_grids_need_no_settling():
+    model = fast(grid="trailing")
+    before = model.config
+    model.settle([image()])
+    assert model.config == before

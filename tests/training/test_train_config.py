@@ -17,6 +17,7 @@ from stochseg.training.config import write_config
         (["decay=constant"], {0: 1, 50: 1, 100: 1}),
         (["decay=polynomial"], {0: 1, 50: 0.5 + 0.5e-2, 100: 1e-2}),
         (["decay=polynomial", "power=2"], {0: 1, 50: 0.25 * 0.99 + 1e-2, 100: 1e-2}),
+        (["decay=tail", "tail=0.5"], {0: 1, 50: 1, 75: 0.505, 100: 1e-2}),
         (["decay=cosine"], {0: 1, 25: 1e-2 + 0.99 * (1 + 0.5**0.5) / 2, 50: 0.505, 100: 1e-2}),
         (["decay=constant", "warmup=4"], {0: 0.2, 3: 0.8, 4: 1, 100: 1}),
         (["decay=polynomial", "warmup=50"], {49: 50 / 51, 50: 1, 75: 0.505, 100: 1e-2}),
@@ -28,7 +29,7 @@ def test_learning_rate(tiny_run, changes, points):
         assert config.lr_factor(step) == pytest.approx(factor)
 
 
-@pytest.mark.parametrize("decay", ["polynomial", "cosine", "constant"])
+@pytest.mark.parametrize("decay", ["polynomial", "cosine", "constant", "tail"])
 def test_learning_rate_rises_only_in_the_warm_up(tiny_run, decay):
     config = tiny_run("steps=40", f"decay={decay}", "warmup=10")
     factors = [config.lr_factor(step) for step in range(60)]
@@ -68,12 +69,12 @@ def test_scientific_numbers_are_numbers(tiny_run):
     ("change", "says"),
     [
         ("stepz=3", r"unknown key 'stepz'; known keys: .*batch_size.*steps"),
-        ("validation.evry=3", r"unknown key 'validation\.evry'; known keys: every, images, samples, steps"),
+        ("validation.evry=3", r"unknown key 'validation\.evry'; known keys: every, images, samples, settle, steps"),
         ("data.root=x", r"unknown key 'data\.root'; known keys: .*options"),
         ("steps=0", r"'steps'.*greater than or equal to 1; got 0"),
         ("lr=-1", r"'lr'.*greater than 0; got -1"),
         ("ema=1", r"'ema'.*less than 1; got 1"),
-        ("decay=step", r"'decay'.*'polynomial', 'cosine' or 'constant'; got 'step'"),
+        ("decay=step", r"'decay'.*'polynomial', 'cosine', 'constant' or 'tail'; got 'step'"),
         ("steps=many", r"'steps'.*integer.*got 'many'"),
     ],
 )

@@ -12,7 +12,7 @@ from stochseg.core.noise import (
 )
 from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, mixture_terms, prior_kl
 from stochseg.core.process import CategoricalProcess
-from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput
+from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput, ancestral
 from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "SamplerOutput",
     "Schedule",
     "SeededNoise",
+    "ancestral",
     "cosine",
     "cross_entropy_terms",
     "draw_categorical",

@@ -67,6 +67,8 @@ def evaluate(
     samples: int = 100,
     steps: int | None = None,
     sampler: str | None = None,
+    grid: str | None = None,
+    noise: str | None = None,
     seed: int = 0,
     limit: int | None = None,
     keep: int = 4,
@@ -87,7 +89,8 @@ def evaluate(
             f"the model has {model.num_classes} classes and {model.image_channels} image channel(s), the data "
             f"{data.info.num_classes} and {data.info.image_channels}; evaluate a model on data like its own"
         )
-    model.check_options(SamplingOptions(steps, sampler))
+    options = {"steps": steps, "sampler": sampler, "grid": grid, "noise": noise}
+    model.check_options(SamplingOptions(**options))
     counts = sorted({n for n in SAMPLE_COUNTS if n <= samples} | {samples})
     chosen = spread(len(data), len(data) if limit is None else limit)
     rows, kept, bins, confusion, squares = [], [], [], [], []
@@ -95,7 +98,7 @@ def evaluate(
         example = data[i]
         image = _for_model(example.image, data.info, model.info)
         began = time.perf_counter()
-        out = model.sample(image[None], samples, seed=seed, steps=steps, sampler=sampler).to("cpu")
+        out = model.sample(image[None], samples, seed=seed, **options).to("cpu")
         seconds = time.perf_counter() - began
         batch = Batch.collate([example], data.info.ignore)
         truth = data.truth(i) if isinstance(data, KnownTruth) else None
@@ -120,8 +123,8 @@ def evaluate(
         "data": data.info.name,
         "images": len(chosen),
         "samples": samples,
+        **{key: getattr(model.config, key, None) if value is None else value for key, value in options.items()},
         "steps": out.evaluations,
-        "sampler": sampler,
         "seed": seed,
         "stochseg": __version__,
         "torch": torch.__version__,

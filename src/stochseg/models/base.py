@@ -79,6 +79,10 @@ class StochasticSegmenter(nn.Module):
         `betas` if it wants them. Networks that play against each other are two groups of one loss."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
+    def settle(self, images: Sequence[Tensor]) -> None:
+        """After training, on validation images "1 c h w": measure what the defaults of sampling need. Sampling may
+        change, weights do not."""
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
 

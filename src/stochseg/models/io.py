@@ -21,19 +21,27 @@ FORMAT = "stochseg-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+SHIPPED = Path(__file__).parent / "shipped"
+"""Trained models inside the package, a folder each."""
 
 
-def save(model: StochasticSegmenter, path: str | Path) -> Path:
-    """Write the model as a folder, all or nothing; an existing model there is replaced."""
+def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) -> Path:
+    """Write the model as a folder, all or nothing; an existing model there is replaced.
+
+    half: weights in float16, half the size; they are float32 again when loaded.
+    """
     path = Path(path)
     with replaced_folder(path, ours=is_checkpoint, kind="a saved model") as folder:
-        write_model(model, folder)
+        write_model(model, folder, half=half)
     return path
 
 
-def write_model(model: StochasticSegmenter, folder: Path) -> None:
+def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False) -> None:
     """The two files of a model, into a folder that exists."""
-    save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS)
+    weights = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    if half:
+        weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
+    save_file(weights, folder / WEIGHTS)
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -55,7 +63,8 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticSegmenter:
-    """Read a model folder, or a run folder (its best checkpoint, or the last if there is none yet)."""
+    """Read a model folder, a run folder (its best checkpoint, or the last if there is none yet), or a shipped model by
+    its name, such as "lidc"."""
     folder = find_model(Path(path))
     description = read_json(folder / CONFIG)
     if description.get("format") != FORMAT:
@@ -76,8 +85,15 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     return model.to(device).eval()
 
 
+def shipped() -> tuple[str, ...]:
+    """Names of the models in the box."""
+    return tuple(sorted(folder.name for folder in SHIPPED.glob("*") if (folder / WEIGHTS).is_file()))
+
+
 def find_model(path: Path) -> Path:
     """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
+    if not path.exists() and str(path) in shipped():
+        return SHIPPED / path
     candidates = [path, path / "best", path / "last"]
     for folder in candidates:
         recover_folder(folder)
@@ -85,7 +101,10 @@ def find_model(path: Path) -> Path:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
     if not path.exists():
-        raise UserError(f"no model at {path}: no such folder; give a run folder or a folder written by stochseg.save")
+        raise UserError(
+            f"no model at {path}: no such folder; give a run folder, a folder written by stochseg.save, or the name of "
+            f"a shipped model ({', '.join(shipped()) or 'none in this install'})"
+        )
     raise UserError(f"no model at {path}: expected {WEIGHTS} and {CONFIG} there, or in its best/ or last/")
 
 

@@ -30,7 +30,7 @@ from stochseg.files import recover_folder, write_text
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter, create
 from stochseg.models.base import SamplingOptions
-from stochseg.models.io import save
+from stochseg.models.io import load, save
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
@@ -68,6 +68,7 @@ def train(
             run.restore()
         _begin_run(config, out, processes)
         run.fit()
+        run.settle()
         processes.wait()  # the main process may still be writing; leaving early would end the group under it
     finally:
         leave()
@@ -244,6 +245,16 @@ class _Run:
         if self.progress.best is None or score < self.progress.best:
             self.progress.best, self.progress.best_step = score, step
             if self.processes.is_main:
+                save(model, self.out / "best")
+
+    def settle(self) -> None:
+        """Let the best model measure what its sampling needs, on validation images, and keep that with it."""
+        if self.processes.is_main and self.config.validation.settle:
+            model = load(self.out / "best", device=self.processes.device)
+            before = model.config
+            chosen = spread(len(self.val_data), self.config.validation.settle)
+            model.settle([self.val_data[i].image[None] for i in chosen])
+            if model.config != before:
                 save(model, self.out / "best")
 
     def _save(self) -> None:
