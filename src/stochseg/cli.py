@@ -274,6 +274,51 @@ def bench(
             console.print(f"written to {out} and {picture}", **PLAIN)
 
 
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn.")],
+    budget: Annotated[str, typer.Option(help="Training of each: a time (20m, 90s, 1h) or steps (2000).")] = "20m",
+    data: Annotated[
+        Path | None, typer.Option(help="A packed store (.h5) or folder. Default: the recipes' own data.")
+    ] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="A change for all, e.g. --set batch_size=16; may be repeated.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="What to evaluate on: train, val or test.")] = "val",
+    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 16,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write; finished rows there are kept.")] = Path("runs/compare"),
+    device: Device = "auto",
+) -> None:
+    """Train several methods under the same budget and compare them: one table, a chart, and samples side by side."""
+    from rich.table import Table
+
+    from stochseg.evaluation.compare import COLUMNS, cell_text
+    from stochseg.evaluation.compare import compare as run
+
+    rows = run(
+        methods,
+        data,
+        budget,
+        out,
+        overrides=override or [],
+        split=split,
+        samples=samples,
+        limit=limit,
+        device=device,
+        console=messages,
+    )
+    table = Table(title=f"{budget} of training each, {samples} samples an image")
+    for key, name in COLUMNS.items():
+        if key != "problem":
+            table.add_column(name, justify="left" if key == "method" else "right")
+    for row in rows:
+        cells = [cell_text(key, row[key]) for key in COLUMNS if key != "problem"]
+        table.add_row(*(cells if not row["problem"] else [row["method"], row["problem"]]))
+    console.print(table)
+    console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png …", **PLAIN)
+
+
 def _words(text: str | None) -> list[str]:
     return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
 

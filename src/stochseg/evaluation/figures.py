@@ -75,6 +75,25 @@ def qualitative(
     return figure
 
 
+def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
+    """One image: its raters in the first row, then a row a method with mean and samples."""
+    titles = ["", "", *[""] * columns]
+    figure, axes = _grid(1 + len(samples), titles, example.image.shape[-2:])
+    axes[0, 0].text(0.5, 0.5, "raters", ha="center", va="center", fontsize=9)
+    axes[0, 1].imshow(show_image(example.image, info.normalisation), interpolation="nearest")
+    for axis, labels in zip(axes[0, 2:], example.labels, strict=False):
+        axis.imshow(show_labels(labels, info), interpolation="nearest")
+    for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
+        line[0].text(0.5, 0.5, name, ha="center", va="center", fontsize=9, wrap=True)
+        line[1].imshow(show_mean(out.mean[0].cpu(), info), interpolation="nearest")
+        for axis, labels in zip(line[2:], out.labels[0], strict=False):
+            axis.imshow(show_labels(labels, info), interpolation="nearest")
+    for row in axes:  # _grid hides the axes and with them nothing else: texts stay
+        row[0].set_xlim(0, 1)
+        row[0].set_ylim(0, 1)
+    return figure
+
+
 def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
     """One image "c h w" with mean, entropy, fused map, and then all samples in rows."""
     n = out.labels.shape[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +43,9 @@ class StochasticSegmenter(nn.Module):
     """
 
     name: ClassVar[str] = "unregistered"
+    training_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Keys of a training config that the method's authors chose, such as lr and batch_size: `recipe(name)` takes them
+    where a model is trained by its own name."""
     Config: ClassVar[type[Config]] = Config
 
     def __init__(self, info: DatasetInfo, config: Config):

@@ -51,6 +51,9 @@ class TrainConfig(Config):
     model: ModelSpec
     seed: int = Field(0, ge=0)
     steps: int = Field(ge=1, description="optimiser steps")
+    minutes: float | None = Field(
+        None, gt=0, description="end after so many minutes of training, if the steps are not done by then"
+    )
     batch_size: int = Field(ge=1, description="images a step, over all processes")
     lr: float = Field(1e-4, gt=0)
     final_lr: float = Field(1e-6, ge=0)
@@ -62,18 +65,28 @@ class TrainConfig(Config):
     warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from 0")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the weights' moving average")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        "float32", description="auto: bfloat16 where the device computes in it, else float32"
+    )
     validation: ValidationConfig = ValidationConfig()
     save_every: int = Field(500, ge=1, description="steps between writes of the last checkpoint")
     log_every: int = Field(20, ge=1)
     published: dict[str, float] = Field({}, description="scores in print for this configuration")
 
-    def lr_factor(self, step: int) -> float:
-        """Learning rate of the step after `step` done ones, as a multiple of `lr`."""
+    def is_over(self, step: int, seconds: float) -> bool:
+        """Whether a run that took `step` steps in `seconds` ends."""
+        return step >= self.steps or (self.minutes is not None and seconds >= 60 * self.minutes)
+
+    def lr_factor(self, step: int, seconds: float = 0.0) -> float:
+        """Learning rate of the step after `step` done ones, as a multiple of `lr`; it decays with the steps, or with
+        the time if that runs out first."""
         end = self.final_lr / self.lr
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
-        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        if self.minutes is not None:
+            done = max(done, seconds / (60 * self.minutes))
+        done = min(1.0, done)
         if self.decay == "constant":
             return 1.0
         if self.decay == "tail":

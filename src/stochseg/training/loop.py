@@ -40,7 +40,7 @@ from stochseg.types import Batch
 CONFIG_FILE = "train.yaml"
 LOG_FILE = "log.jsonl"
 # What a resumed run may change: nothing that decides what was learned so far.
-FREE_KEYS = {"steps", "validation", "save_every", "log_every", "published"}
+FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
 
 
 class TrainingDiverged(UserError):
@@ -156,7 +156,7 @@ class _Run:
         loader = DataLoader(
             self.stream,
             batch_size=None,
-            sampler=range(start, config.steps),
+            sampler=range(start, start if self._over() else config.steps),
             num_workers=config.data.workers,
         )
         began = time.perf_counter() - self.progress.seconds
@@ -166,22 +166,32 @@ class _Run:
                 self._validate_if_due(log)  # a run that was stopped in the middle of it
                 for draw in loader:
                     with _uninterrupted():
-                        lr = config.lr * config.lr_factor(self.progress.step)
+                        lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
                         loss, norm = self._step(draw, lr)
                         self.progress.step += 1
                         self.progress.seconds = time.perf_counter() - began
                         step = self.progress.step
-                        if step % config.log_every == 0 or step == config.steps:
+                        over = self._over()
+                        if step % config.log_every == 0 or over:
                             record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
                             log.scalars(self.progress, record)
                     advance(step, loss)
                     self._validate_if_due(log)
-                    if step % config.save_every == 0 or step == config.steps:
+                    if step % config.save_every == 0 or over:
                         self._save()
+                    if over:
+                        break
             except KeyboardInterrupt:
                 if self.progress.step > start:
                     self._save()
                 raise
+
+    def _over(self) -> bool:
+        """Whether the run ends here: the processes' mean clock decides, so that all end together."""
+        seconds = self.progress.seconds
+        if self.config.minutes is not None:
+            seconds = self.processes.total(seconds)[0] / self.processes.world
+        return self.config.is_over(self.progress.step, seconds)
 
     def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
         """One optimiser step; returns the loss over all processes and the gradient's norm."""
@@ -219,7 +229,7 @@ class _Run:
 
     def _validate_if_due(self, log: _Log) -> None:
         step, every = self.progress.step, self.config.validation.every
-        if step > self.progress.validated and (step % every == 0 or step == self.config.steps):
+        if step > self.progress.validated and (step % every == 0 or self._over()):
             self._validate(log)
             self.progress.validated = step
 
@@ -351,10 +361,22 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(caught[0])
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether this device computes in bfloat16 itself, which doubles the speed; where it is emulated it costs time."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, check, bool)() for check in checks)
+    return False
+
+
 class _Precision:
     """Mixed precision where the device has it; float32 otherwise does nothing."""
 
     def __init__(self, name: str, device: torch.device):
+        if name == "auto":
+            name = "bfloat16" if has_bfloat16(device) else "float32"
         if name == "float16" and device.type != "cuda":
             raise UserError(f"precision float16 needs a CUDA device, got {device}; use bfloat16 or float32")
         if name == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():

@@ -1,0 +1,242 @@
+"""Compare methods under equal terms: the same data, split, budget, metrics and code for all."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from stochseg._version import __version__
+from stochseg.data import SegmentationData, open_path, spread
+from stochseg.errors import UserError
+from stochseg.evaluation.evaluate import evaluate, write_csv
+from stochseg.evaluation.figures import comparison_grid, write_figure
+from stochseg.files import write_text
+from stochseg.models import load
+from stochseg.recipes import recipe
+from stochseg.training import TrainConfig, open_split, train
+from stochseg.types import Example, Samples
+
+ROW = "row.json"
+COLUMNS = {
+    "method": "method",
+    "parameters": "parameters",
+    "train_steps": "steps trained",
+    "train_minutes": "minutes trained",
+    "ged": "GED",
+    "ged_unbiased": "GED, unbiased",
+    "hm_iou": "HM-IoU",
+    "diversity": "diversity",
+    "miou": "mIoU",
+    "ece": "ECE",
+    "brier": "Brier",
+    "evaluations": "network evaluations a sample",
+    "seconds_per_sample": "seconds a sample",
+    "problem": "problem",
+}
+
+
+def parse_budget(text: str) -> dict[str, Any]:
+    """A budget such as 20m, 90s, 1.5h (training time) or 2000 (optimiser steps), as keys of a training config."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps)?", text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise UserError(f"budget {text!r}: expected a time such as 20m, 90s or 1.5h, or a number of steps such as 2000")
+    number, unit = float(found[1]), found[2] or "steps"
+    if unit == "steps":
+        if number != int(number):
+            raise UserError(f"budget {text!r}: steps are whole numbers")
+        return {"steps": int(number), "minutes": None}
+    return {"steps": 10**9, "minutes": number * {"s": 1 / 60, "m": 1, "h": 60}[unit]}
+
+
+def compare(
+    methods: Sequence[str],
+    data: Path | None,
+    budget: str,
+    out: Path,
+    *,
+    overrides: Sequence[str] = (),
+    split: str = "val",
+    samples: int = 16,
+    limit: int | None = None,
+    device: str = "auto",
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Train and evaluate every method (a recipe or a model's name) within the same budget; one row each.
+
+    A row that is finished is kept: calling again trains only what is missing. A method that fails has a row that says
+    why. No method sees its validation score while training: the last weights count for all.
+    """
+    console = console or Console(stderr=True)
+    if len(set(methods)) < len(methods):
+        raise UserError(f"methods must be named once each, got {', '.join(methods)}")
+    limits = parse_budget(budget)
+    configs = {name: _config(name, overrides, data, limits) for name in methods}
+    settings = {
+        "budget": budget,
+        "data": None if data is None else str(data),
+        "split": split,
+        "samples": samples,
+        "limit": limit,
+        "overrides": list(overrides),
+        "stochseg": __version__,
+        "threads": torch.get_num_threads(),
+    }
+    rows = []
+    for name, config in configs.items():
+        folder = out / re.sub(r"[^\w.-]+", "-", name)
+        row = _finished(folder / ROW, settings)
+        if row is None:
+            console.print(f"{name}: training for {budget}", highlight=False)
+            row = _run(name, config, folder, data, split, samples, limit, device)
+            write_text(folder / ROW, json.dumps({"settings": settings, **row}, indent=2) + "\n")
+        shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
+        console.print(f"{name}: {shown}", highlight=False, markup=False)
+        rows.append(row)
+    write_comparison(rows, out, samples)
+    _write_grid(rows, out, open_split(next(iter(configs.values())), split) if data is None else open_path(data, split))
+    return rows
+
+
+def _config(name: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
+    config = recipe(name, overrides, data)
+    validation = config.validation.model_copy(update={"every": 10**9, "images": 4, "samples": 2})
+    return config.model_copy(update={**limits, "validation": validation})
+
+
+def _finished(file: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The row of an earlier call, if there is one. A failed one is tried again."""
+    if not file.exists():
+        return None
+    row = json.loads(file.read_text())
+    earlier = row.pop("settings")
+    changed = sorted(key for key in settings if earlier.get(key) != settings[key])
+    if changed:
+        before, now = (", ".join(str(values.get(key)) for key in changed) for values in (earlier, settings))
+        raise UserError(
+            f"{file.parent} was made with another {', '.join(changed)} ({before} instead of {now}); give another "
+            "--out, or delete that folder"
+        )
+    return None if row["problem"] else row
+
+
+def _run(
+    name: str,
+    config: TrainConfig,
+    folder: Path,
+    data: Path | None,
+    split: str,
+    samples: int,
+    limit: int | None,
+    device: str,
+) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
+    try:
+        train(config, folder / "run", resume=True, device=device, console=Console(quiet=True))
+        model = load(folder / "run" / "last", device=device if device != "auto" else "cpu")
+        progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
+        examples = open_split(config, split) if data is None else open_path(data, split)
+        result = evaluate(model, examples, samples=samples, limit=limit, keep=0)
+        metrics = result.metrics
+        row |= {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "train_steps": progress["step"],
+            "train_minutes": round(progress["seconds"] / 60, 2),
+            "ged": metrics[f"ged_{samples}"],
+            "ged_unbiased": metrics["ged_unbiased"],
+            "hm_iou": metrics[f"hm_iou_{samples}"],
+            "diversity": metrics[f"diversity_{samples}"],
+            "miou": metrics["miou"],
+            "ece": metrics["ece"],
+            "brier": metrics["brier"],
+            "evaluations": int(metrics["evaluations_per_sample"]),
+            "seconds_per_sample": metrics["seconds_per_image"] / samples,
+        }
+    except Exception as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "problem.txt").write_text(traceback.format_exc())
+        row["problem"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return row
+
+
+# ---------------------------------------------------------------------- what is written
+
+
+def write_comparison(rows: Sequence[dict[str, Any]], out: Path, samples: int) -> None:
+    """comparison.csv, comparison.md and comparison.png; the best GED first."""
+    ordered = sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
+    write_csv(out / "comparison.csv", [{key: cell_text(key, row[key]) for key in COLUMNS} for row in ordered])
+    names = {**COLUMNS, "ged": f"GED_{samples}", "hm_iou": f"HM-IoU_{samples}", "diversity": f"diversity_{samples}"}
+    lines = ["| " + " | ".join(names.values()) + " |", "|" + "---|" * len(names)]
+    lines += [
+        "| " + " | ".join(cell_text(key, row[key]).replace("|", "/") for key in COLUMNS) + " |" for row in ordered
+    ]
+    write_text(out / "comparison.md", "\n".join(lines) + "\n")
+    done = [row for row in ordered if not row["problem"]]
+    if done:
+        write_figure(_bars(done, samples), out / "comparison.png")
+
+
+def cell_text(key: str, value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}" if key.startswith("seconds") else f"{value:.4f}"
+    return str(value)
+
+
+def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
+    figure = Figure(figsize=(9.0, 0.32 * len(rows) + 1.0), layout="constrained")
+    place = np.arange(len(rows))[::-1]
+    for i, (axis, key, title) in enumerate(
+        zip(
+            figure.subplots(1, 3, sharey=True),
+            ("ged", "hm_iou", "seconds_per_sample"),
+            (f"GED$_{{{samples}}}$ (lower is better)", f"HM-IoU$_{{{samples}}}$", "seconds a sample"),
+            strict=True,
+        )
+    ):
+        values = [row[key] for row in rows]
+        axis.barh(place, values, color=("#1f4e79", "#4caf6e", "#c2571a")[i], height=0.65)
+        axis.set_yticks(place, [row["method"] for row in rows])
+        axis.set_title(title, fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+        axis.set_axisbelow(True)
+        if key == "seconds_per_sample":
+            axis.set_xscale("log")
+    return figure
+
+
+def _write_grid(rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, images: int = 3) -> None:
+    """samples-1.png ...: for a few images the samples of every method, a row each."""
+    folders = {
+        row["method"]: out / re.sub(r"[^\w.-]+", "-", row["method"]) / "run" / "last"
+        for row in rows
+        if not row["problem"]
+    }
+    if not folders:
+        return
+    # Images whose raters disagree show most.
+    candidates = [data[i] for i in spread(len(data), 8 * images)]
+    chosen = sorted(candidates, key=_disagreement, reverse=True)[:images]
+    drawn: list[dict[str, Samples]] = [{} for _ in chosen]
+    for name, folder in folders.items():
+        model = load(folder)
+        for example, samples in zip(chosen, drawn, strict=True):
+            samples[name] = model.sample(example.image[None], 8)
+    for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):
+        write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
+
+
+def _disagreement(example: Example) -> float:
+    """Share of the pixels that any rater marked on which they do not all agree."""
+    labels = example.labels
+    marked = (labels > 0).any(0)
+    return float((labels != labels[:1]).any(0)[marked].float().mean()) if marked.any() else 0.0

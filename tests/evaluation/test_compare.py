@@ -1,0 +1,102 @@
+"""compare: equal terms for all, rows that are kept, failures that are rows."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from stochseg.errors import UserError
+from stochseg.evaluation import compare as module
+from stochseg.evaluation.compare import compare, parse_budget
+from stochseg.training.config import write_config
+
+
+@pytest.fixture
+def methods(tiny_run, tmp_path):
+    """Two config files: a model that trains, and one whose data is not there."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    write_config(tiny_run(), good)
+    write_config(tiny_run("data.name=store", "data.options={path: absent.h5}", "data.train={}", "data.val={}"), bad)
+    return [str(good), str(bad)]
+
+
+def run(methods, out, budget="3", **options):
+    return compare(methods, None, budget, out, samples=2, limit=2, device="cpu", **options)
+
+
+def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
+    out = tmp_path / "out"
+    good, bad = run(methods, out)
+    assert good["train_steps"] == 3
+    assert good["problem"] == ""
+    assert 0 <= good["hm_iou"] <= 1
+    assert good["parameters"] > 0
+    assert good["evaluations"] == 2
+    assert "absent.h5" in bad["problem"]
+    assert math.isnan(bad["ged"])
+    with (out / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == methods, "the failed one last"
+    assert float(rows[0]["ged"]) == pytest.approx(good["ged"], abs=1e-4)
+    assert rows[1]["ged"] == ""
+    text = (out / "comparison.md").read_text()
+    assert "GED_2" in text
+    assert "absent.h5" in text
+    assert (out / "comparison.png").stat().st_size > 1000
+    assert (out / "samples-1.png").stat().st_size > 1000
+
+
+def test_finished_rows_are_kept_and_failed_ones_tried_again(methods, tmp_path, monkeypatch):
+    first = run(methods, tmp_path / "out")
+    trained = []
+    again = module.train
+    monkeypatch.setattr(
+        module, "train", lambda config, *rest, **options: trained.append(config) or again(config, *rest, **options)
+    )
+    second = run(methods, tmp_path / "out")
+    assert second[0] == first[0]
+    assert [config.data.name for config in trained] == ["store"]
+
+
+def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
+    run(methods[:1], tmp_path / "out")
+    with pytest.raises(UserError, match=r"another budget \(3 instead of 4\)"):
+        run(methods[:1], tmp_path / "out", budget="4")
+
+
+def test_the_last_weights_count(methods, tmp_path):
+    """No method may choose its weights by the validation score that is reported."""
+    run(methods[:1], tmp_path / "out")
+    log = [json.loads(line) for line in next((tmp_path / "out").rglob("log.jsonl")).read_text().splitlines()]
+    assert [line["step"] for line in log if "val/ged" in line] == [3]
+
+
+def test_a_time_ends_a_training_and_its_learning_rate(methods, tmp_path):
+    (row,) = run(methods[:1], tmp_path / "out", budget="1s")
+    assert row["train_steps"] > 3
+    assert 1 / 60 <= row["train_minutes"] < 1
+    log = [json.loads(line) for line in next((tmp_path / "out").rglob("log.jsonl")).read_text().splitlines()]
+    rates = [line["train/lr"] for line in log if "train/lr" in line]
+    assert rates[-1] < 0.2 * rates[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes", "steps"), [("20m", 20, None), ("90s", 1.5, None), ("1.5h", 90, None), ("200", None, 200)]
+)
+def test_budgets(text, minutes, steps):
+    parsed = parse_budget(text)
+    assert parsed["minutes"] == (None if minutes is None else pytest.approx(minutes))
+    if steps is not None:
+        assert parsed["steps"] == steps
+
+
+@pytest.mark.parametrize("text", ["", "m", "0", "-3m", "20 minutes", "2.5"])
+def test_budgets_that_are_none(text):
+    with pytest.raises(UserError, match="budget"):
+        parse_budget(text)
+
+
+def test_a_method_named_twice_is_refused(methods, tmp_path):
+    with pytest.raises(UserError, match="once each"):
+        run([methods[0], methods[0]], tmp_path / "out")
