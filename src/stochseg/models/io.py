@@ -34,6 +34,11 @@ def save(model: StochasticSegmenter, path: str | Path) -> Path:
 def write_model(model: StochasticSegmenter, folder: Path) -> None:
     """The two files of a model, into a folder that exists."""
     save_file({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS)
+    write_description(model, folder)
+
+
+def write_description(model: StochasticSegmenter, folder: Path) -> None:
+    """The model without its weights: name, config, and what it knows of its data."""
     description = {
         "format": FORMAT,
         "version": VERSION,
