@@ -31,6 +31,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
 Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
+Engine = Annotated[
+    str, typer.Option(help="Who computes the networks: eager, compile, onnx (fastest on CPUs), bfloat16, cuda-graphs.")
+]
 SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
 
 
@@ -102,12 +105,14 @@ def sample(
     steps: Steps = None,
     sampler: SamplerName = None,
     seed: Seed = 0,
+    engine: Engine = "eager",
     device: Device = "auto",
 ) -> None:
     """Draw plausible label maps of images: label PNGs, mean, entropy, an overview picture, and all in samples.npz."""
     from rich.progress import Progress
 
     from stochseg.evaluation.outputs import read_image, write_samples
+    from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.devices import pick_device
 
@@ -117,7 +122,7 @@ def sample(
             f"several images are called {', '.join(sorted(twice))}, and each would be written to the folder of that "
             "name; sample them one after the other with another --out"
         )
-    network = load(model, device=pick_device(device))
+    network = with_engine(load(model, device=pick_device(device)), engine)
     for file in images:  # a mistake in the last one is told before the first is sampled
         network.prepare(read_image(file))
     with Progress(console=messages, transient=True) as bar:
@@ -152,6 +157,7 @@ def evaluate(
         str | None, typer.Option(help="Also quality against these numbers of steps, e.g. 5,10,25,250.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: RUN/evaluation.")] = None,
+    engine: Engine = "eager",
     device: Device = "auto",
 ) -> None:
     """Compare a model's samples with the raters: GED, HM-IoU, diversity, mIoU, calibration, time. Writes a table,
@@ -161,6 +167,7 @@ def evaluate(
     from stochseg import evaluation
     from stochseg.data import open_path
     from stochseg.evaluation.evaluate import write_csv
+    from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
     from stochseg.models.devices import pick_device
@@ -170,7 +177,7 @@ def evaluate(
     points = _numbers("--curve", curve)
     config = read_config(run / CONFIG_FILE)
     chosen = open_split(config, split) if data is None else open_path(data, split)
-    network = load(run, device=pick_device(device))
+    network = with_engine(load(run, device=pick_device(device)), engine)
     for count in points:
         network.check_options(SamplingOptions(count, sampler))
     folder = out or run / "evaluation"
@@ -197,6 +204,23 @@ def evaluate(
         write_csv(folder / "steps.csv", [{"steps": steps, **row} for steps, row in metrics.items()])
     page = evaluation.evaluation_page(result, folder, samples=picture, curve=curve_picture)
     console.print(f"written to {folder}; look at {page}", **PLAIN)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A run folder or a saved model.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    size: Annotated[str, typer.Option(help="Height and width of the images: 128, or 128x256.")] = "128",
+) -> None:
+    """Write a model for other languages: its networks as ONNX files, and export.json, which says how to sample."""
+    from stochseg.inference import export as write
+    from stochseg.models import load
+
+    parts = size.split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--size: expected a whole number of pixels, or height x width as 128x256; got {size!r}")
+    folder = write(load(model), out, (int(parts[0]), int(parts[-1])))
+    console.print(f"written to {folder}; begin with {folder}/export.json", **PLAIN)
 
 
 @app.command()

@@ -129,6 +129,7 @@ def evaluate(
         "stochseg": __version__,
         "torch": torch.__version__,
         "device": str(model.device),
+        "engine": model.engine,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
     }

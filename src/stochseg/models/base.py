@@ -47,6 +47,11 @@ class StochasticSegmenter(nn.Module):
     """Keys of a training config that the method's authors chose, such as lr and batch_size: `recipe(name)` takes them
     where a model is trained by its own name."""
     Config: ClassVar[type[Config]] = Config
+    hot: ClassVar[tuple[str, ...]] = ()
+    """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
+    and a tensor or a tuple of them out. Engines compute these, and `export` writes them."""
+    engine: str = "eager"
+    """By whom the hot modules are computed: see `stochseg.inference`."""
 
     def __init__(self, info: DatasetInfo, config: Config):
         super().__init__()
@@ -88,6 +93,10 @@ class StochasticSegmenter(nn.Module):
 
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
+
+    def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
+        """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""
+        return {}
 
     # ------------------------------------------------------------------ what a caller uses
 

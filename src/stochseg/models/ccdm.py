@@ -23,6 +23,7 @@ class CCDM(CategoricalDiffusion):
     """Diffusion over label maps, conditioned on the image by concatenation and, if asked, frozen features."""
 
     Config: ClassVar[type[CCDMConfig]] = CCDMConfig
+    hot = ("denoiser.unet",)
 
     def __init__(self, info: DatasetInfo, config: CCDMConfig):
         super().__init__(info, config)

@@ -37,6 +37,7 @@ class CCDMFast(CategoricalDiffusion):
     """The same diffusion as `ccdm` with another denoiser and cheaper defaults."""
 
     Config: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
+    hot = ("denoiser.image_tower", "denoiser.label_tower")
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: CCDMFastConfig):

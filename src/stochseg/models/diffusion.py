@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +81,27 @@ class CategoricalDiffusion(StochasticSegmenter):
         steps = self.config.steps if options.steps is None else options.steps
         grid = options.grid or self.config.grid
         return SAMPLERS[name], make_grid(grid, self.process.schedule, steps, self.config.profile)
+
+    def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
+        """The default sampler's."""
+        sampler, grid = self._plan(SamplingOptions())
+        top, left = self.window(height, width)
+        return {
+            "loop": "x_T is uniform over the labels. For each t of the grid, with s the entry after it (0 after the "
+            "last): the modules give logits of x0 from x_t and t, where there are several components those of one that "
+            "is drawn by its probability; log_p0 is their log-softmax over labels; x_s is drawn by the rule. The "
+            "labels are the arg-max of the last log_p0; outside the window they are 0.",
+            "rule": inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler)),
+            "denoiser": inspect.getdoc(type(self.denoiser)),
+            "num_classes": self.num_classes,
+            "num_steps": self.process.num_steps,
+            "alpha_bar": self.process.schedule.alpha_bar.tolist(),
+            "sampler": self.config.sampler,
+            "grid": list(grid),
+            "share_first": self.config.share_first,
+            "noise": self.config.noise,
+            "window": {"top": top.start, "left": left.start, "bottom": top.stop, "right": left.stop},
+        }
 
     # ------------------------------------------------------------------ training
 

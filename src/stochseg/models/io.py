@@ -42,6 +42,11 @@ def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False)
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
     save_file(weights, folder / WEIGHTS)
+    write_description(model, folder)
+
+
+def write_description(model: StochasticSegmenter, folder: Path) -> None:
+    """The model without its weights: name, config, and what it knows of its data."""
     description = {
         "format": FORMAT,
         "version": VERSION,

@@ -28,6 +28,7 @@ class UNetCE(StochasticSegmenter):
     """Cross-entropy against one random rater a step; its n samples are n times the arg-max."""
 
     Config: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    hot = ("unet",)
 
     def __init__(self, info: DatasetInfo, config: UNetCEConfig):
         super().__init__(info, config)

@@ -1,0 +1,114 @@
+"""A model for other languages: its networks as ONNX files, and the numbers that sampling needs beside them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stochseg._version import __version__
+from stochseg.errors import UserError
+from stochseg.files import replaced_folder
+from stochseg.inference.engines import eager
+from stochseg.inference.graphs import Call, make_graph, need_onnx, output_names, shared_copy
+from stochseg.models import StochasticSegmenter
+from stochseg.models.io import CONFIG, read_json, write_description
+
+FORMAT = "stochseg-export"
+VERSION = 1
+DESCRIPTION = "export.json"
+
+
+def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int] = (128, 128)) -> Path:
+    """Write the model for images of this height and width as a folder, all or nothing; an export there is replaced.
+
+    One .onnx file a hot module, for any batch; `config.json`, as a saved model has it, with the normalisation of raw
+    images; and `export.json`, which describes inputs and outputs and holds the constants of the sampling loop.
+    """
+    need_onnx("onnx", "onnxscript")
+    if not model.hot:
+        raise UserError(f"model {model.name!r} names no modules that could be exported")
+    if min(size) < 1:
+        raise UserError(f"export: height and width must be at least 1, got {tuple(size)}")
+    folder = Path(folder)
+    with replaced_folder(folder, ours=is_export, kind="an exported model") as scratch:
+        plain = copy.deepcopy(eager(model)).cpu().eval()
+        modules = []
+        for name, call in first_calls(plain, size).items():
+            module = plain.get_submodule(name)
+            file = f"{name}.onnx"
+            (scratch / file).write_bytes(make_graph(module, call, any_size=False))
+            modules.append({"name": name, "file": file, **_describe(module, call)})
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "stochseg": __version__,
+            "model": model.name,
+            "image": {"channels": model.image_channels, "height": size[0], "width": size[1]},
+            "modules": modules,
+            "sampling": plain.sampling_constants(*size),
+        }
+        write_description(plain, scratch)
+        (scratch / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    return folder
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds an exported model and nothing else that somebody could miss."""
+    if {file.name for file in folder.iterdir() if file.suffix != ".onnx"} - {CONFIG, DESCRIPTION}:
+        return False
+    try:
+        return read_json(folder / DESCRIPTION).get("format") == FORMAT
+    except UserError:
+        return False
+
+
+class _AllSeen(Exception):
+    """Every hot module was called."""
+
+
+def first_calls(model: StochasticSegmenter, size: tuple[int, int]) -> dict[str, Call]:
+    """With what each hot module is called first, when images of this size are sampled."""
+    model, calls = shared_copy(model), {}
+
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.setdefault(name, Call(args, kwargs))
+
+    def stop_when_complete(*_: object) -> None:
+        if len(calls) == len(model.hot):
+            raise _AllSeen
+
+    for name in model.hot:
+        module = model.get_submodule(name)
+        module.register_forward_pre_hook(lambda _, args, kwargs, name=name: note(name, args, kwargs), with_kwargs=True)
+        module.register_forward_hook(stop_when_complete)
+    images = torch.rand(2, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with suppress(_AllSeen):
+        model.sample(images, 1)
+    missing = [name for name in model.hot if name not in calls]
+    if missing:
+        raise UserError(
+            f"model {model.name!r} samples without its modules {', '.join(missing)}; export needs them used"
+        )
+    return calls
+
+
+@torch.no_grad()
+def _describe(module: nn.Module, call: Call) -> dict[str, Any]:
+    outputs = call.apply(module)
+    return {
+        "about": inspect.getdoc(type(module)) or "",
+        "call": inspect.getdoc(type(module).forward) or "",
+        "inputs": [_slot(name, x) for name, x in zip(call.names(module), call.tensors, strict=True)],
+        "outputs": [_slot(name, x) for name, x in zip(output_names(len(outputs)), outputs, strict=True)],
+    }
+
+
+def _slot(name: str, x: Tensor) -> dict[str, Any]:
+    return {"name": name, "dtype": str(x.dtype).removeprefix("torch."), "shape": ["batch", *x.shape[1:]]}
