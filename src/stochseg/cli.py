@@ -35,6 +35,14 @@ Engine = Annotated[
     str, typer.Option(help="Who computes the networks: eager, compile, onnx (fastest on CPUs), bfloat16, cuda-graphs.")
 ]
 SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
+GridName = Annotated[
+    str | None,
+    typer.Option("--grid", help="Where the network is called: even, trailing, entropy. Default: the model's."),
+]
+NoiseName = Annotated[
+    str | None,
+    typer.Option("--noise", help="independent, or latin: samples that cover more. Default: the model's own."),
+]
 
 
 def _version(asked: bool) -> None:
@@ -98,12 +106,14 @@ def train(
 
 @app.command()
 def sample(
-    model: Annotated[Path, typer.Argument(help="A run folder or a saved model.")],
+    model: Annotated[Path, typer.Argument(help="A run folder, a saved model, or a shipped one by name (lidc).")],
     images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, TIFF, NIfTI or DICOM slices.")],
     out: Annotated[Path, typer.Option(help="Where to write, one folder an image.")] = Path("samples"),
     samples: Samples = 16,
     steps: Steps = None,
     sampler: SamplerName = None,
+    grid: GridName = None,
+    noise: NoiseName = None,
     seed: Seed = 0,
     engine: Engine = "eager",
     device: Device = "auto",
@@ -135,6 +145,8 @@ def sample(
                 seed=seed,
                 steps=steps,
                 sampler=sampler,
+                grid=grid,
+                noise=noise,
                 progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),
             )
             folder = write_samples(out / file.stem, image, drawn.to("cpu"), network.info)
@@ -143,10 +155,15 @@ def sample(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder, as `train` writes it.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="A run folder, as `train` writes it; with --data also a saved or shipped model (lidc)."),
+    ],
     samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 100,
     steps: Steps = None,
     sampler: SamplerName = None,
+    grid: GridName = None,
+    noise: NoiseName = None,
     seed: Seed = 0,
     data: Annotated[
         Path | None, typer.Option(help="Evaluate on this packed store (.h5) or folder instead of the run's data.")
@@ -175,13 +192,13 @@ def evaluate(
     from stochseg.training.loop import CONFIG_FILE
 
     points = _numbers("--curve", curve)
-    config = read_config(run / CONFIG_FILE)
+    config = read_config(run / CONFIG_FILE) if data is None or (run / CONFIG_FILE).exists() else None
     chosen = open_split(config, split) if data is None else open_path(data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
     for count in points:
-        network.check_options(SamplingOptions(count, sampler))
-    folder = out or run / "evaluation"
-    options = {"samples": samples, "sampler": sampler, "seed": seed, "limit": limit}
+        network.check_options(SamplingOptions(count, sampler, grid, noise))
+    folder = out or (run / "evaluation" if run.exists() else Path("runs") / run / "evaluation")
+    options = {"samples": samples, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed, "limit": limit}
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("evaluating")
         result = evaluation.evaluate(
@@ -191,7 +208,7 @@ def evaluate(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             **options,
         )
-    console.print(evaluation.table(result, config.published))
+    console.print(evaluation.table(result, config.published if config else None))
     evaluation.write_results(result, folder)
     picture = evaluation.write_figure(evaluation.qualitative(result.kept, chosen.info), folder / "samples.png")
     curve_picture = None
