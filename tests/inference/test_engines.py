@@ -7,13 +7,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from stochseg.core import SeededNoise
 from stochseg.errors import UserError
 from stochseg.inference import ENGINES, export, with_engine
-from stochseg.inference.export import first_calls
 from stochseg.inference.graphs import GraphOf
+from stochseg.inference.portable import first_calls
 from stochseg.models import MODELS, create, load, save
 from stochseg.models.base import StochasticSegmenter, image_key
 
@@ -25,8 +26,10 @@ SMALLEST = {
     "unet-ce": UNET,
     "ccdm-fast": {**TOWERS, "components": 2, "focus": 14},
 }
-# Shares of pixels whose label an engine may change: what its help and its documentation promise.
-TOLERANCE = {"onnx": 1e-3, "compile": 1e-3, "bfloat16": 2e-2}
+# Shares of pixels whose label an engine may change, as its documentation says.
+ROUNDING = 1e-3
+BFLOAT16_CALL = 0.02
+BFLOAT16_CHAIN = 0.1
 
 
 def lively(name, **config):
@@ -46,10 +49,9 @@ def share_differing(a, b) -> float:
     return (a != b).float().mean().item()
 
 
-def agree(engine, expected, got):
-    assert got.labels.unique().numel() > 1
-    assert share_differing(expected.labels, got.labels) <= TOLERANCE[engine]
-    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=TOLERANCE[engine])
+def agree(expected, got, tolerance=ROUNDING):
+    assert share_differing(expected.labels, got.labels) <= tolerance
+    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,8 @@ def test_onnx_draws_the_labels_of_torch(name, onnx_models, capfd):
     model, copy = onnx_models(name)
     before = torch.get_rng_state()
     for x, n in ((image(2), 3), (image(), 1), (image(1, 9, 40), 2), (image(1, 1, 1), 2)):
-        agree("onnx", model.sample(x, n, seed=1), copy.sample(x, n, seed=1)) if x.numel() > 1 else copy.sample(x, n)
+        agree(model.sample(x, n, seed=1), copy.sample(x, n, seed=1))
+    assert model.sample(image(2), 3, seed=1).labels.unique().numel() > 1
     assert torch.equal(torch.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
 
@@ -100,18 +103,21 @@ def test_onnx_is_what_computes(name, onnx_models, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(SMALLEST))
 def test_bfloat16_draws_nearly_the_labels_of_torch(name):
-    model, x = lively(name), image(2, 64, 64)
-    expected, got = model.sample(x, 8), with_engine(model, "bfloat16").sample(x, 8)
-    agree("bfloat16", expected, got)
+    """In one network call; in a chain of four, where a pixel changes what follows and random weights pass it on."""
+    model, x = lively(name), image(1, 32, 32)
+    copy = with_engine(model, "bfloat16")
+    expected, got = model.sample(x, 8, steps=1), copy.sample(x, 8, steps=1)
+    agree(expected, got, BFLOAT16_CALL)
     assert got.mean.dtype == torch.float32
     assert not torch.equal(got.mean, expected.mean), "nothing was rounded"
+    assert share_differing(model.sample(x, 8).labels, copy.sample(x, 8).labels) <= BFLOAT16_CHAIN
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 def test_compile_draws_the_labels_of_torch():
     model = lively("unet-ce", base=4, multipliers=[1])
     copy = with_engine(model, "compile")
-    agree("compile", model.sample(image(), 1), copy.sample(image(), 1))
+    agree(model.sample(image(), 1), copy.sample(image(), 1))
 
 
 # --- the copy and its original ----------------------------------------------------------------------------
@@ -165,9 +171,9 @@ def test_a_graph_is_not_trusted_at_a_size_it_was_not_tried_at():
     module = SizeMatters()
     graph = GraphOf("module", module)
     with torch.no_grad():
-        for w in (4, 8, 16, 4, 12):
+        for w, graphs in ((4, 1), (8, 1), (16, 2), (4, 2), (12, 2)):
             torch.testing.assert_close(graph(torch.ones(2, 1, 4, w)), module(torch.ones(2, 1, 4, w)))
-    assert 1 < len(graph.sessions) <= 3
+            assert len(graph.sessions) == graphs
 
 
 def test_onnx_refuses_to_train(onnx_models):
@@ -310,7 +316,7 @@ def test_export_writes_all_or_nothing(exported, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stochseg.inference.export.make_graph", fails)
+    monkeypatch.setattr("stochseg.inference.portable.make_graph", fails)
     with pytest.raises(KeyboardInterrupt):
         export(model, tmp_path / "new", (8, 8))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
@@ -325,8 +331,6 @@ def saved(tmp_path):
 
 
 def test_engines_by_name_on_the_command_line(run, saved, tmp_path):
-    from PIL import Image
-
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / "a.png")
     for command in ("sample", "evaluate"):
         assert all(name in run(command, "--help")[1] for name in ENGINES)

@@ -46,8 +46,8 @@ def compiled(model: StochasticSegmenter) -> StochasticSegmenter:
 
 
 def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
-    """onnxruntime on the CPU: the fastest there, after some seconds of translating for the first image. Outputs are
-    equal up to rounding."""
+    """onnxruntime on the CPU: the fastest there, after some seconds of translating for the first image. Equal to
+    torch up to rounding: at most a thousandth of the labels differ."""
     need_onnx("onnxruntime", "onnx", "onnxscript")
     if model.device.type != "cpu":
         raise UserError(
@@ -59,7 +59,12 @@ def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
 
 def bfloat16(model: StochasticSegmenter) -> StochasticSegmenter:
     """Convolutions and products in 16 bits, with outputs back in float32: about twice as fast on GPUs and on CPUs that
-    have such instructions, slower on others. Labels differ where two of them are nearly as likely."""
+    have such instructions, slower on others.
+
+    Labels change where two are nearly as likely: in at most 2% of the pixels by one network call, and in more (up to
+    10% with random weights) by a chain of calls, in which each change is seen by the next. They are other samples of
+    nearly the same distribution.
+    """
     kind = model.device.type
 
     def halved(name: str, module: nn.Module) -> Compute:
