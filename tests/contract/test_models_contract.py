@@ -24,6 +24,7 @@ SMALLEST = {
     "unet-ce": UNET,
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
+    "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
     "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
 }
 STEPS = 4
