@@ -14,6 +14,7 @@ TINY = {
     "ccdm": UNET,
     "unet-ce": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
+    "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
     "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
     "prob-unet": {"channels": [4], "convs": 1},
 }
