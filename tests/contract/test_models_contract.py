@@ -24,6 +24,9 @@ SMALLEST = {
     "unet-ce": UNET,
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
+    "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
+    "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
+    "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
 }
 STEPS = 4
 # A pixel whose two best labels are within rounding of each other may go either way.

@@ -10,7 +10,14 @@ from stochseg.models import MODELS, create
 from stochseg.types import Batch, DatasetInfo, Example
 
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
-TINY = {"ccdm": UNET, "unet-ce": UNET, "ccdm-fast": {"tower": [4], "light": [4]}}
+TINY = {
+    "ccdm": UNET,
+    "unet-ce": UNET,
+    "ccdm-fast": {"tower": [4], "light": [4]},
+    "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
+    "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
+    "prob-unet": {"channels": [4], "convs": 1},
+}
 
 
 @pytest.fixture(params=sorted(MODELS))

@@ -3,6 +3,9 @@
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ccdm,
     ccdm_fast,
+    hprob_unet,
+    phiseg,
+    prob_unet,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter

@@ -1,0 +1,59 @@
+"""Gaussian latents: diagonal normal distributions that a network predicts, draws from and compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Choose = Callable[["Gaussian"], Tensor]
+"""What a hierarchy of latents goes on with at a level: a draw from the level's own distribution, or a given value."""
+
+LOG_SIGMA_LIMIT = 7.0
+"""log σ stays within ± this: the KL of two Gaussians is then finite in float32 whatever the network says."""
+
+
+def standard_normal(u: Tensor) -> Tensor:
+    """Uniforms in [0, 1) as standard normal numbers by inverse CDF, finite at 0 as well."""
+    return math.sqrt(2) * torch.erfinv(2 * u.clamp(min=2.0**-25) - 1)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A product of normals a row. mean, log_sigma: "b ..."."""
+
+    mean: Tensor
+    log_sigma: Tensor
+
+    def draw(self, u: Tensor) -> Tensor:
+        """A reparametrised draw from uniforms of the mean's shape."""
+        return self.mean + self.log_sigma.exp() * standard_normal(u)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Log-density of z, "b"."""
+        distance = (z - self.mean) * torch.exp(-self.log_sigma)
+        return -(0.5 * distance**2 + self.log_sigma + 0.5 * math.log(2 * math.pi)).flatten(1).sum(1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """KL(self ‖ other) in nats, "b"."""
+        ratio = torch.exp(2 * (self.log_sigma - other.log_sigma))
+        distance = ((self.mean - other.mean) * torch.exp(-other.log_sigma)) ** 2
+        return (other.log_sigma - self.log_sigma + 0.5 * (ratio + distance - 1)).flatten(1).sum(1)
+
+
+class GaussianHead(nn.Module):
+    """Features "b c h w" -> a Gaussian over "b latent h w", by a 1×1 convolution.
+
+    log σ is clamped smoothly: a hard limit would leave a unit beyond it without a gradient to come back by.
+    """
+
+    def __init__(self, in_channels: int, latent_channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, 2 * latent_channels, 1)
+
+    def forward(self, features: Tensor) -> Gaussian:
+        mean, raw = self.conv(features).float().chunk(2, dim=1)
+        return Gaussian(mean, LOG_SIGMA_LIMIT * torch.tanh(raw / LOG_SIGMA_LIMIT))
