@@ -226,8 +226,9 @@ def test_two_readings_of_an_image_are_sampled_with_their_frequencies():
     model = ssn(draws=20, rank=3, multipliers=[1])
     image = torch.zeros(10, 1, 8, 8)
     labels = (torch.arange(10) < 3).long()[:, None, None, None].expand(-1, 1, 8, 8).contiguous()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for step in range(200):
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for step in range(100):
+        optimizer.param_groups[0]["lr"] = 2e-2 * (1 - step / 100)
         optimizer.zero_grad()
         model(image, labels, keys=[(step, i) for i in range(10)])["loss"].backward()
         optimizer.step()
