@@ -10,9 +10,17 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chisquare, norm
 
-from stochseg.core import NOISES, BatchNoise, LatinNoise, SeededNoise, draw_categorical, draw_uniform_labels
+from stochseg.core import (
+    NOISES,
+    BatchNoise,
+    LatinNoise,
+    SeededNoise,
+    draw_categorical,
+    draw_normal,
+    draw_uniform_labels,
+)
 from stochseg.errors import UserError
 
 LARGEST = 1 - 2**-24  # the largest float32 below 1, and the largest uniform either generator returns
@@ -75,6 +83,17 @@ def test_each_pixel_uses_its_own_distribution():
     labels = torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     log_p = torch.full((2, 5, 3, 4), -math.inf).scatter_(1, labels[:, None], 0.0)
     assert torch.equal(draw_categorical(log_p, torch.rand(2, 3, 4)), labels)
+
+
+def test_normal_numbers_are_the_quantiles_of_their_uniforms():
+    u = torch.linspace(0.001, 0.999, 101)
+    np.testing.assert_allclose(draw_normal(u).numpy(), norm.ppf(u.double().numpy()), rtol=1e-4, atol=1e-6)
+
+
+def test_normal_numbers_are_finite_and_symmetric_to_the_last_uniform():
+    low, high = torch.tensor([0.0, 2**-24, 0.25]), torch.tensor([LARGEST, LARGEST - 2**-24, 0.75 - 2**-24])
+    assert torch.equal(draw_normal(low), -draw_normal(high))
+    assert 5 < draw_normal(torch.tensor(LARGEST)) < 5.5
 
 
 def test_uniform_labels_reach_both_ends_and_no_further():

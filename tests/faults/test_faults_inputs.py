@@ -17,6 +17,10 @@ TINY = {
     "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
     "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
     "prob-unet": {"channels": [4], "convs": 1},
+    "ccdm-fast": {"tower": [4], "light": [4]},
+    "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
+    "ssn": {**UNET, "rank": 2, "draws": 2},
+    "unet-ce": UNET,
 }
 
 

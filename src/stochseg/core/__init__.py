@@ -8,6 +8,7 @@ from stochseg.core.noise import (
     Noise,
     SeededNoise,
     draw_categorical,
+    draw_normal,
     draw_uniform_labels,
 )
 from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, mixture_terms, prior_kl
@@ -36,6 +37,7 @@ __all__ = [
     "cosine",
     "cross_entropy_terms",
     "draw_categorical",
+    "draw_normal",
     "draw_uniform_labels",
     "kl_terms",
     "linear",

@@ -6,6 +6,7 @@ batch a stream of its own, so that neither the batch size nor the order of image
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -95,6 +96,14 @@ NOISES: dict[str, Callable[[Sequence[tuple[int, ...]], int, range, torch.device 
 def draw_uniform_labels(u: Tensor, num_classes: int) -> Tensor:
     """Labels of the uniform distribution by inverse CDF. u: any shape in [0, 1). Returns int64."""
     return (u * num_classes).long()
+
+
+def draw_normal(u: Tensor) -> Tensor:
+    """Standard normal numbers by inverse CDF. u: any shape in [0, 1), float32. All finite, within ±5.4.
+
+    Half a unit of float32's uniforms, 2^-25, is added to u, exactly: no u is 0, and u and 1 - u are equally likely.
+    """
+    return math.sqrt(2) * torch.erfinv(2 * u - (1 - 2**-24))
 
 
 def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     hprob_unet,
     phiseg,
     prob_unet,
+    flow_ssn,
+    ssn,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter
