@@ -24,6 +24,8 @@ SMALLEST = {
     "unet-ce": UNET,
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
+    "mose": {**UNET, "base": 12},
+    "mose+weighted": {**UNET, "base": 12, "weighted": True},
 }
 STEPS = 4
 # A pixel whose two best labels are within rounding of each other may go either way.

@@ -3,6 +3,7 @@
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ccdm,
     ccdm_fast,
+    mose,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter
