@@ -18,6 +18,7 @@ from stochseg.types import Batch, DatasetInfo
 
 UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
 TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
+PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 # One entry a registered model; "name+x" is the model with another option.
 SMALLEST = {
     "ccdm": UNET,
@@ -25,6 +26,8 @@ SMALLEST = {
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
     "mose": {**UNET, "base": 12},
+    "pixelseg": {**UNET, **PIXELS},
+    "pixelseg+raster": {**UNET, **PIXELS, "sampler": "raster"},
     "mose+weighted": {**UNET, "base": 12, "weighted": True},
 }
 STEPS = 4

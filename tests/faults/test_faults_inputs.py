@@ -15,6 +15,7 @@ TINY = {
     "unet-ce": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
     "mose": UNET,
+    "pixelseg": {**UNET, "pixel_width": 4, "pixel_layers": 1},
 }
 
 

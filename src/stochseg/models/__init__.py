@@ -4,6 +4,7 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ccdm,
     ccdm_fast,
     mose,
+    pixelseg,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter
