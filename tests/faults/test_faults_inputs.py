@@ -14,6 +14,7 @@ TINY = {
     "ccdm": UNET,
     "unet-ce": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
+    "car": {**UNET, "patch_width": 4},
     "mose": UNET,
     "pixelseg": {**UNET, "pixel_width": 4, "pixel_layers": 1},
 }

@@ -1,6 +1,7 @@
 """Stochastic segmenters behind one interface."""
 
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
+    car,
     ccdm,
     ccdm_fast,
     mose,
