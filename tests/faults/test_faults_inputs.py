@@ -11,14 +11,15 @@ from stochseg.types import Batch, DatasetInfo, Example
 
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 TINY = {
+    "car": {**UNET, "patch_width": 4},
     "ccdm": UNET,
-    "unet-ce": UNET,
-    "ccdm-fast": {"tower": [4], "light": [4]},
-    "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
-    "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
-    "prob-unet": {"channels": [4], "convs": 1},
     "ccdm-fast": {"tower": [4], "light": [4]},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
+    "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
+    "mose": UNET,
+    "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
+    "pixelseg": {**UNET, "pixel_width": 4, "pixel_layers": 1},
+    "prob-unet": {"channels": [4], "convs": 1},
     "ssn": {**UNET, "rank": 2, "draws": 2},
     "unet-ce": UNET,
 }

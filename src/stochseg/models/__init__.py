@@ -1,12 +1,15 @@
 """Stochastic segmenters behind one interface."""
 
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
+    car,
     ccdm,
     ccdm_fast,
-    hprob_unet,
-    phiseg,
-    prob_unet,
     flow_ssn,
+    hprob_unet,
+    mose,
+    phiseg,
+    pixelseg,
+    prob_unet,
     ssn,
     unet_ce,
 )

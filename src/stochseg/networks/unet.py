@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -74,7 +76,7 @@ class UNet(nn.Module):
             )
         width = 4 * config.base if timed else None
         self.time = TimeEmbedding(config.base, width) if width is not None else None
-        channels = [round(config.base * m) for m in config.multipliers]
+        channels = self.channels = [round(config.base * m) for m in config.multipliers]
         if min(channels) < 1:
             raise UserError(f"base {config.base} times multipliers {config.multipliers} gives a level of no channels")
         if timed and all(group_norm(c, config.groups).num_groups == c for c in channels):
@@ -120,6 +122,12 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, t: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         """x: "b c h w", h and w multiples of the stride; t: "b"; features: "b f h/8 w/8". Returns "b out h w"."""
         time = None if self.time is None else self.time(t)
+        return self.decode(*self.encode(x, time, features), time)
+
+    def encode(
+        self, x: Tensor, time: Tensor | None = None, features: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The bottleneck, and the maps that skip it in the order they were made. time: the embedding "b width"."""
         h = self.stem(x)
         skips = [h]
         for i, stage in enumerate(self.encoder):
@@ -133,9 +141,22 @@ class UNet(nn.Module):
                 skips.append(h)
         for block in self.middle:
             h = block(h, time)
-        for stage in self.decoder:
+        return h, skips
+
+    def decode(
+        self,
+        h: Tensor,
+        skips: Sequence[Tensor],
+        time: Tensor | None = None,
+        modulate: Callable[[int, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """What `encode` gave -> "b out h w". modulate: (level, its map) -> the map to go on with; 0 is the finest."""
+        waiting = list(skips)
+        for level, stage in zip(reversed(range(len(self.decoder))), self.decoder, strict=True):
             for block in stage["blocks"]:
-                h = block(torch.cat([h, skips.pop()], dim=1), time)
+                h = block(torch.cat([h, waiting.pop()], dim=1), time)
+            if modulate is not None:
+                h = modulate(level, h)
             if "up" in stage:
                 h = stage["up"](h)
         return self.head(h)
