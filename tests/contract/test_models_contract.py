@@ -20,7 +20,10 @@ UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
 TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 # One entry a registered model; "name+x" is the model with another option.
 SMALLEST = {
+    "analog-bits": {**UNET, "num_steps": 20},
     "ccdm": UNET,
+    # Its weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
+    "cimd": {**UNET, "num_steps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},

@@ -10,7 +10,13 @@ from stochseg.models import MODELS, create
 from stochseg.types import Batch, DatasetInfo, Example
 
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
-TINY = {"ccdm": UNET, "unet-ce": UNET, "ccdm-fast": {"tower": [4], "light": [4]}}
+TINY = {
+    "analog-bits": UNET,
+    "ccdm": UNET,
+    "ccdm-fast": {"tower": [4], "light": [4]},
+    "cimd": {**UNET, "ambiguity_channels": [4]},
+    "unet-ce": UNET,
+}
 
 
 @pytest.fixture(params=sorted(MODELS))

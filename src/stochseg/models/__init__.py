@@ -1,8 +1,10 @@
 """Stochastic segmenters behind one interface."""
 
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
+    analog_bits,
     ccdm,
     ccdm_fast,
+    cimd,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter
