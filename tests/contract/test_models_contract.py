@@ -21,9 +21,12 @@ TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 # One entry a registered model; "name+x" is the model with another option.
 SMALLEST = {
+    "analog-bits": {**UNET, "num_steps": 20},
     "ccdm": UNET,
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
+    # Its weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
+    "cimd": {**UNET, "num_steps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},

@@ -11,9 +11,11 @@ from stochseg.types import Batch, DatasetInfo, Example
 
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 TINY = {
+    "analog-bits": UNET,
     "car": {**UNET, "patch_width": 4},
     "ccdm": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
+    "cimd": {**UNET, "ambiguity_channels": [4]},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
     "mose": UNET,

@@ -1,9 +1,11 @@
 """Stochastic segmenters behind one interface."""
 
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
+    analog_bits,
     car,
     ccdm,
     ccdm_fast,
+    cimd,
     flow_ssn,
     hprob_unet,
     mose,

@@ -1,5 +1,6 @@
 """Networks: shapes in, logits out."""
 
+from stochseg.networks.continuous import ContinuousUNet
 from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser, pad_to_multiple
 from stochseg.networks.encoders import ENCODERS, HogEncoder, ImageEncoder, make_encoder
 from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
@@ -9,6 +10,7 @@ __all__ = [
     "ENCODERS",
     "ConcatUNet",
     "Condition",
+    "ContinuousUNet",
     "Denoiser",
     "HogEncoder",
     "ImageEncoder",
