@@ -12,6 +12,7 @@ from stochseg._version import __version__
 
 if TYPE_CHECKING:
     from stochseg.errors import UserError
+    from stochseg.inference import hypotheses, measure, plot
     from stochseg.models import MODELS, StochasticSegmenter, create, load, register, save
     from stochseg.types import DatasetInfo, Example, Samples
 
@@ -24,6 +25,9 @@ _HOMES = {
     "MODELS": "stochseg.models",
     "StochasticSegmenter": "stochseg.models",
     "create": "stochseg.models",
+    "hypotheses": "stochseg.inference",
+    "measure": "stochseg.inference",
+    "plot": "stochseg.inference",
     "load": "stochseg.models",
     "register": "stochseg.models",
     "save": "stochseg.models",
@@ -38,7 +42,10 @@ __all__ = [
     "UserError",
     "__version__",
     "create",
+    "hypotheses",
     "load",
+    "measure",
+    "plot",
     "register",
     "save",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Literal
 
 import torch
@@ -179,3 +180,7 @@ class Samples:
         return Samples(
             self.labels.to(device), self.mean.to(device), self.weights.to(device), self.seed, self.evaluations
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks. The drawing is in inference, far above, and found only when something is to be drawn."""
+        return str(import_module("stochseg.inference.plots").samples_html(self))

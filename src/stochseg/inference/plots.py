@@ -1,0 +1,258 @@
+"""One picture of all that the samples of an image say."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from stochseg.errors import UserError
+from stochseg.evaluation.figures import show_image, show_labels, show_mean
+from stochseg.inference.hypotheses import Hypothesis, hypotheses
+from stochseg.inference.measures import Measurement, class_names, measure, one_image
+from stochseg.types import DatasetInfo, Samples
+
+CELL = 2.6  # inches a picture
+SHOWN = 5  # readings with a picture of their own
+GREY = "#444444"
+
+
+def plot(
+    image: Any,
+    samples: Samples,
+    info: DatasetInfo | None = None,
+    *,
+    spacing: tuple[float, float] | None = None,
+    which: int | None = None,
+) -> Figure:
+    """The image with every sample's outlines, mean, entropy, the readings with their probabilities, the areas.
+
+    image: raw intensities, a numpy array "h w" or "h w c" or a PIL image, or a tensor "c h w" or "1 c h w"
+    normalised as for the model; info: names, colours and normalisation of the data; spacing: millimetres a pixel
+    (row, column); which: the image, if the samples are of several.
+    """
+    chosen = one_image(samples, which, info)
+    which = which or 0
+    picture = _picture(image, info, chosen.labels.shape[1:])
+    info = info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
+    readings = hypotheses(samples, info=info if info.class_names else None, which=which)
+    labels = [c for c in range(1, info.num_classes) if bool((chosen.labels == c).any())]
+
+    shown = readings[:SHOWN]
+    columns = max(3, len(shown))
+    h, w = picture.shape[:2]
+    tall = float(np.clip(h / w, 0.4, 2.0))
+    figure = Figure(figsize=(CELL * (columns + 1.3), 2 * CELL * tall + 1.0), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.05, h_pad=0.06, wspace=0.03, hspace=0.05)
+    top, bottom = figure.subfigures(2, 1)
+    widths = [1.0, 1.12, 1.12, max(1.2, columns + 1.3 - 3.24)]
+    first, second, third, last = top.subplots(1, 4, width_ratios=widths)
+    _outlines(first, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
+    mean = samples.mean[which].cpu()
+    _field(first.figure, second, (1 - mean[0]).numpy(), 1.0, "viridis", "probability of foreground")
+    highest = float(np.log(info.num_classes))
+    _field(first.figure, third, samples.entropy[which].cpu().numpy(), highest, "magma", "entropy (nats)")
+    _areas(last, samples, labels, info, spacing, which)
+    cells = bottom.subplots(1, columns, squeeze=False)[0]
+    for axis in cells:
+        axis.set_axis_off()
+    for axis, reading in zip(cells, shown, strict=False):
+        _reading(axis, picture, reading, info)
+    left_out = sum(r.probability for r in readings[SHOWN:])
+    note = f"; {len(readings) - SHOWN} more share {left_out:.0%}" if left_out else ""
+    count = f"{len(readings)} readings" if len(readings) > 1 else "one reading"
+    bottom.suptitle(f"{count} of {len(chosen.labels)} samples{note}", fontsize=11, x=0.01, ha="left")
+    return figure
+
+
+def _picture(image: Any, info: DatasetInfo | None, size: torch.Size) -> np.ndarray:
+    """Any accepted image as RGB "h w 3" in [0, 1]."""
+    if isinstance(image, Tensor):
+        flat = image[0] if image.ndim == 4 and len(image) == 1 else image
+        if flat.ndim != 3:
+            raise UserError(f'plot: expected an image tensor "c h w", got shape {tuple(image.shape)}; pass image[i]')
+        normalisation = (info or DatasetInfo(num_classes=2, image_channels=len(flat))).normalisation
+        rgb = show_image(flat.float(), normalisation)
+    else:
+        raw = np.asarray(image, dtype=np.float32)
+        if raw.ndim not in (2, 3):
+            raise UserError(f'plot: expected an image "h w" or "h w c", got shape {raw.shape}')
+        raw = raw[..., None] if raw.ndim == 2 else raw
+        raw = raw[..., :3] if raw.shape[2] >= 3 else raw[..., :1]
+        low, high = (0.0, 255.0) if raw.min() >= 0 and 1 < raw.max() <= 255 else (raw.min(), raw.max())
+        rgb = np.clip((raw - low) / max(high - low, 1e-6), 0, 1).repeat(3 // raw.shape[2], axis=2)
+    if rgb.shape[:2] != tuple(size):
+        raise UserError(
+            f"plot: the image is {rgb.shape[0]} x {rgb.shape[1]}, the samples are {size[0]} x {size[1]}; "
+            "pass the image they were drawn for"
+        )
+    return rgb
+
+
+def _title(axis: Axes, text: str) -> None:
+    axis.set_title(text, fontsize=9.5, pad=4)
+
+
+def _outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> None:
+    """The outline of a region, closed also where it touches the edge of the picture."""
+    if region.any():
+        h, w = region.shape
+        axis.contour(
+            np.arange(-1, w + 1),
+            np.arange(-1, h + 1),
+            np.pad(region, 1).astype(float),
+            levels=[0.5],
+            colors=[colour],
+            **style,
+        )
+
+
+def _outlines(
+    axis: Axes, picture: np.ndarray, maps: np.ndarray, weights: np.ndarray, info: DatasetInfo, labels: list[int]
+) -> None:
+    axis.imshow(picture, interpolation="nearest")
+    axis.set_axis_off()
+    # Equal samples are drawn once, as strong as they are many: a thousand lines would only be slow.
+    unique, place = np.unique(maps.reshape(len(maps), -1), axis=0, return_inverse=True)
+    share = np.bincount(place.ravel(), weights=weights)
+    faint = min(0.8, max(0.15, 4 / len(unique)))
+    for flat, part in zip(unique, share, strict=True):
+        for label in labels:
+            region = flat.reshape(maps.shape[1:]) == label
+            _outline(axis, region, info.colours[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
+    axis.set_xlim(-0.5, picture.shape[1] - 0.5)
+    axis.set_ylim(picture.shape[0] - 0.5, -0.5)
+    _title(axis, f"outlines of {len(maps)} samples")
+    if len(labels) > 1:
+        names = class_names(info.num_classes, info)
+        handles = [Line2D([], [], color=info.colours[c], label=names[c]) for c in labels[:8]]
+        axis.legend(handles=handles, fontsize=7, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
+
+
+def _field(figure: Any, axis: Axes, values: np.ndarray, highest: float, colours: str, title: str) -> None:
+    axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest")
+    axis.set_axis_off()
+    _title(axis, title)
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, highest), colormaps[colours]), ax=axis, fraction=0.046, pad=0.03, aspect=18
+    )
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)
+
+
+def _areas(
+    axis: Axes,
+    samples: Samples,
+    labels: list[int],
+    info: DatasetInfo,
+    spacing: tuple[float, float] | None,
+    which: int,
+) -> None:
+    """A histogram a class, all of the same bins."""
+    found = [measure(samples, "area", label=c, spacing=spacing, which=which, info=info) for c in labels]
+    names = class_names(info.num_classes, info)
+    top = max((float(m.values.max()) for m in found), default=1.0)
+    bins = np.linspace(0, top * 1.0001, 25)
+    for label, measured in zip(labels, found, strict=True):
+        axis.hist(
+            measured.values,
+            bins,
+            weights=measured.weights,
+            color=info.colours[label],
+            alpha=0.65 if len(labels) > 1 else 0.9,
+            label=f"{names[label]} {_spread_text(measured)}",
+        )
+    unit = found[0].unit if found else "px²"
+    axis.set_xlabel(f"area ({unit})", fontsize=8)
+    axis.set_ylabel("share of samples", fontsize=8)
+    axis.tick_params(labelsize=7.5)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", alpha=0.25)
+    axis.set_axisbelow(True)
+    _title(axis, "area, with median and 90% of samples")
+    if found:
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, high * (1.08 + 0.12 * len(found)))  # room for the legend above the bars
+        axis.legend(fontsize=7.5, frameon=False, loc="upper right")
+    else:
+        axis.text(0.5, 0.5, "no sample marks anything", ha="center", va="center", transform=axis.transAxes, fontsize=8)
+
+
+def _spread_text(measured: Measurement) -> str:
+    low, high = measured.interval(0.9)
+    return f"{measured.quantile(0.5):.4g} ({low:.4g} – {high:.4g})"
+
+
+def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: DatasetInfo) -> None:
+    labels = reading.medoid.numpy()
+    palette = np.array([to_rgb(c) for c in info.colours])
+    marked = (labels > 0)[..., None]
+    axis.imshow(np.where(marked, 0.65 * picture + 0.35 * palette[labels], picture), interpolation="nearest")
+    for label in np.unique(labels[labels > 0]):
+        _outline(axis, labels == label, info.colours[label], linewidths=1.4)
+    axis.set_xlim(-0.5, labels.shape[1] - 0.5)
+    axis.set_ylim(labels.shape[0] - 0.5, -0.5)
+    low, high = reading.interval
+    axis.set_title(f"{reading.probability:.0%}", fontsize=13, fontweight="bold", pad=17)
+    note = f"{reading.name} ({low:.0%} – {high:.0%})"
+    axis.text(0.5, 1.015, note, transform=axis.transAxes, ha="center", va="bottom", fontsize=8, color=GREY)
+
+
+# --- Samples in a notebook -------------------------------------------------------------------------------
+
+
+def samples_html(samples: Samples, *, images: int = 2, columns: int = 6) -> str:
+    """A table of what was drawn, and a strip with mean, entropy and the first samples of the first images."""
+    b, n, h, w = samples.labels.shape
+    weights = samples.weights
+    equal = bool(torch.allclose(weights, weights[:, :1].expand_as(weights)))
+    facts = {
+        "images": b,
+        "samples an image": n,
+        "size": f"{h} × {w}",
+        "classes": samples.num_classes,
+        "weights": "equal" if equal else f"{float(weights.min()):.3g} to {float(weights.max()):.3g}",
+        "network evaluations a sample": samples.evaluations,
+        "seed": samples.seed,
+    }
+    rows = "".join(
+        f'<tr><th style="text-align:left">{key}</th><td>{html.escape(str(value))}</td></tr>'
+        for key, value in facts.items()
+    )
+    buffer = io.BytesIO()
+    _strip(samples, min(images, b), min(columns, n)).savefig(buffer, format="png", dpi=90, facecolor="white")
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    shown = f'<img alt="mean, entropy and samples" src="data:image/png;base64,{picture}">'
+    return f"<table><tbody>{rows}</tbody></table>{shown}"
+
+
+def _strip(samples: Samples, images: int, columns: int) -> Figure:
+    info = DatasetInfo(num_classes=samples.num_classes, image_channels=1)
+    h, w = samples.labels.shape[-2:]
+    tall = float(np.clip(h / w, 0.3, 3.0))
+    figure = Figure(figsize=(1.2 * (columns + 2), 1.2 * images * tall + 0.3), layout="constrained")
+    axes = figure.subplots(images, columns + 2, squeeze=False)
+    titles = ["mean", "entropy", *(f"sample {i}" for i in range(columns))]
+    entropy = samples.entropy.cpu().numpy()
+    for i, line in enumerate(axes):
+        pictures = [show_mean(samples.mean[i].float(), info), None]
+        pictures += [show_labels(samples.labels[i, j], info) for j in range(columns)]
+        for axis, picture, title in zip(line, pictures, titles, strict=True):
+            axis.set_axis_off()
+            if picture is not None:
+                axis.imshow(picture, interpolation="nearest")
+            if i == 0:
+                axis.set_title(title, fontsize=8, pad=3)
+        line[1].imshow(entropy[i], cmap="magma", vmin=0, vmax=np.log(info.num_classes), interpolation="nearest")
+    return figure
