@@ -43,7 +43,7 @@ __all__ = [
     "save",
 ]
 
-_MODULES = {"core", "data", "evaluation", "metrics", "models", "networks", "recipes", "training"}
+_MODULES = {"core", "data", "evaluation", "inference", "metrics", "models", "networks", "recipes", "training"}
 
 
 def __getattr__(name: str) -> Any:
