@@ -153,6 +153,82 @@ def sample(
             console.print(f"{file} -> {folder}/overview.png", **PLAIN)
 
 
+@app.command(
+    epilog="Exit code 0: all done; 1: some inputs were skipped, each with its reason; 2: nothing was begun. "
+    "An interrupted call goes on where it stopped."
+)
+def predict(
+    model: Annotated[Path, typer.Argument(help="A run folder, a saved model, or a shipped model's name.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders and globs: PNG, JPEG, TIFF, NIfTI images and volumes, DICOM files, and folders of "
+            "DICOM series. Volumes are segmented slice by slice.",
+            metavar="INPUT...",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Where to write, one folder an input.")] = Path("predictions"),
+    samples: Samples = 16,
+    steps: Steps = None,
+    sampler: SamplerName = None,
+    seed: Seed = 0,
+    engine: Annotated[str, typer.Option(help="Who computes the networks.")] = "eager",
+    axis: Annotated[
+        int | None, typer.Option(min=0, max=2, help="Axis along which NIfTI volumes are cut. Default: the last.")
+    ] = None,
+    tile: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Cut larger images into windows of so many pixels a side; 0 never. Default: 512, for models that can.",
+        ),
+    ] = None,
+    overlap: Annotated[int, typer.Option(min=8, help="Pixels that neighbouring windows share.")] = 96,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Do inputs again that have a result.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Segment files, folders and volumes: all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and
+    DICOM SEG with the input's geometry, an overlay, and result.json with the sizes of all classes."""
+    from rich.progress import Progress
+
+    from stochseg.inference import Options, Outcome
+    from stochseg.inference import predict as run
+    from stochseg.models import load
+    from stochseg.models.devices import pick_device
+
+    options = Options(
+        samples=samples, steps=steps, sampler=sampler, seed=seed, engine=engine, tile=tile, overlap=overlap, axis=axis
+    )
+    network = load(model, device=pick_device(device))
+    with Progress(console=messages, transient=True) as bar:
+        task = bar.add_task("predicting")
+
+        def report(outcome: Outcome) -> None:
+            for notice in outcome.notices:
+                messages.print(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}", **PLAIN)
+            if outcome.status == "failed":
+                messages.print(f"skipped: {outcome.source}: {outcome.problem}", **PLAIN)
+            elif outcome.status == "done":
+                console.print(f"{outcome.source} -> {outcome.folder}", **PLAIN)
+
+        outcomes = run(
+            network,
+            inputs,
+            out,
+            options,
+            overwrite=overwrite,
+            origin=str(model),
+            report=report,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in ("done", "kept", "failed")}
+    kept = f", {counts['kept']} were done before" if counts["kept"] else ""
+    failed = f", {counts['failed']} skipped" if counts["failed"] else ""
+    console.print(f"{counts['done']} done{kept}{failed}; results in {out}", **PLAIN)
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
 @app.command()
 def evaluate(
     run: Annotated[

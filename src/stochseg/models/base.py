@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,22 @@ class StochasticSegmenter(nn.Module):
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""
         return {}
+
+    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+        """This model, over the same weights, with networks that see images larger than `tile` in windows which share
+        `overlap` pixels. UserError for a method whose samples cannot be put together from windows."""
+        raise UserError(
+            f"model {self.name!r} cannot be tiled, because a sample's randomness is of the whole image and windows "
+            "would not fit together"
+        )
+
+    def _with(self, **parts: Any) -> StochasticSegmenter:
+        """A copy that shares everything but these attributes."""
+        other = copy.copy(self)
+        other._modules = dict(self._modules)  # which copy.copy would share
+        for name, part in parts.items():
+            setattr(other, name, part)
+        return other
 
     # ------------------------------------------------------------------ what a caller uses
 

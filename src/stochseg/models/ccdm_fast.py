@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stochseg.core import mixture_terms
 from stochseg.errors import UserError
+from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
 from stochseg.models.registry import register
 from stochseg.networks import Condition, TwoTower, TwoTowerConfig
@@ -50,6 +51,14 @@ class CCDMFast(CategoricalDiffusion):
         self.denoiser = TwoTower(info.num_classes, info.image_channels, config)
         if config.components > 1:
             self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+        if self.config.focus is not None:
+            raise UserError(
+                f"model {self.name!r} with focus {self.config.focus} cannot be tiled: it was trained to label the "
+                "central square of images centred on what is sought"
+            )
+        return super().tiled(tile, overlap)
 
     def window(self, height: int, width: int) -> tuple[slice, slice]:
         return self._centre(height), self._centre(width)

@@ -30,7 +30,7 @@ from stochseg.core import (
 )
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.networks import Condition, Denoiser
+from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.types import DatasetInfo, Samples
 
 
@@ -67,6 +67,10 @@ class CategoricalDiffusion(StochasticSegmenter):
     def window(self, height: int, width: int) -> tuple[slice, slice]:
         """Where labels vary: rows and columns. Outside every pixel is of class 0."""
         return slice(0, height), slice(0, width)
+
+    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+        """Noise is drawn for the whole image and the windows are joined at every step, so samples have no seams."""
+        return self._with(denoiser=Tiled(self.denoiser, tile, overlap))
 
     def check_options(self, options: SamplingOptions) -> None:
         self._plan(options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from stochseg.core import SeededNoise
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
 from stochseg.models.registry import register
-from stochseg.networks import UNet, UNetConfig, make_encoder, pad_to_multiple
+from stochseg.networks import UNet, UNetConfig, blended, check_tiling, make_encoder, pad_to_multiple
 from stochseg.types import DatasetInfo, Samples
 
 
@@ -41,6 +41,10 @@ class UNetCE(StochasticSegmenter):
         padded = pad_to_multiple(image, self.config.stride)
         features = None if self.encoder is None else self.encoder(padded)
         return self.unet(padded, features=features)[..., :h, :w].float()
+
+    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+        check_tiling(tile, overlap)
+        return self._with(logits=lambda image: blended(self.logits, image, tile, overlap))
 
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
