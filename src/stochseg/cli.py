@@ -379,10 +379,24 @@ def bench(
             rows.append(row)
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
-    for key in rows[0]:
-        table.add_column(key.replace("_", " "), justify="right")
+    shown = {
+        "seconds": "seconds",
+        "core_seconds": "core seconds",
+        "core_seconds_all_steps": "with all steps",
+        "gflop": "GFLOP",
+        "gemm_share": "of GEMM peak",
+        "peak_megabytes": "MB",
+        f"ged_{samples}": f"GED_{samples}",
+        f"hm_iou_{samples}": f"HM-IoU_{samples}",
+    }
+    shown = {key: name for key, name in shown.items() if key in rows[0]}
+    table.add_column("evaluations, model, sampler, grid, engine, size")
+    for name in shown.values():
+        table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        words = [row[key] for key in ("evaluations", "model", "sampler", "grid", "engine")]
+        case = " ".join(str(word) for word in [*words, f"{row['height']}²"] if word)
+        table.add_row(case, *(str(row[key]) for key in shown))
     console.print(table)
     if out is not None:
         write_csv(out, [{**row, **origin()} for row in rows])
