@@ -22,8 +22,8 @@ from stochseg._version import __version__
 from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.files import recover_folder
-from stochseg.inference.sources import FORMAT, RESULT, Source, Stack, find_sources, is_result
-from stochseg.inference.writers import label_type, write_result
+from stochseg.inference.sources import FORMAT, RESULT, Source, Stack, find_sources, is_result, medical
+from stochseg.inference.writers import label_type, to_dicom_seg, write_result
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import read_json
@@ -284,6 +284,14 @@ def _read(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
             f"its intensities {stack.values.min():g}..{stack.values.max():g} reach {max(-low, high):.0f} standard "
             "deviations from what the model was trained on; are they in the same units?"
         )
+    if stack.headers:
+        blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
+        medical("highdicom", "writing DICOM SEG")
+        try:
+            to_dicom_seg(blank, stack.headers[:1], model.info)
+        except UserError as error:
+            stack = replace(stack, headers=())
+            notices.append(f"without fused.dcm: {error}")
     return Job(source, stack, images, files, tuple(notices))
 
 

@@ -277,6 +277,7 @@ def _header(file: Path) -> Any:
 def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Source]:
     """The images among DICOM files, by folder and series. What cannot be read is a source of its own, so that it is
     reported and the others are done."""
+    medical("pydicom", str(folder))
     groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
     labels: dict[tuple[Path, str], str] = {}
     broken, passed = [], 0

@@ -127,7 +127,7 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
             )
         except (AttributeError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"a DICOM SEG cannot refer to these images ({error}); give them as NIfTI, or mend their headers"
+                f"a DICOM SEG cannot refer to these images ({str(error).rstrip('.')}); mend their headers"
             ) from None
 
 

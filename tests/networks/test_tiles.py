@@ -1,0 +1,163 @@
+"""Windows over large images: they cover, they blend, and how an image is cut hardly matters."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from stochseg.errors import UserError
+from stochseg.models import create
+from stochseg.networks import Condition, Denoiser, Tiled, blended
+from stochseg.networks.tiles import ALIGN, windows
+
+
+class Local(Denoiser):
+    """Three convolutions: a pixel's logits depend on 3 pixels around it and on nothing else."""
+
+    def __init__(self, classes=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.classes = classes
+        self.net = nn.Sequential(
+            nn.Conv2d(classes + 1, 8, 3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(8, classes, 3, padding=1),
+        ).requires_grad_(False)
+
+    def encode(self, image):
+        return Condition((image,), tuple(image.shape[-2:]))
+
+    def propose(self, x_t, t, condition):
+        onehot = F.one_hot(x_t, self.classes).movedim(-1, 1).float()
+        return torch.zeros(len(x_t), 1), self.net(torch.cat([onehot, condition.tensors[0]], 1))[:, None]
+
+
+def image(h, w, b=1):
+    return torch.rand(b, 1, h, w, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(200, 300), (64, 65), (95, 96), (97, 128), (40, 1000), (1, 129)])
+@pytest.mark.parametrize(("tile", "overlap"), [(64, 8), (64, 32), (96, 20)])
+def test_windows_cover_the_image_and_their_weights_sum_to_one(height, width, tile, overlap):
+    layout = windows(height, width, tile, overlap)
+    total = torch.zeros(height, width)
+    for window in layout:
+        window(total).add_(window.weight)
+        assert (window.weight >= 0).all()
+        for part, length in ((window.rows, height), (window.columns, width)):
+            assert part.start % ALIGN == 0
+            assert 0 <= part.start < part.stop <= length
+            assert part.stop - part.start < tile + ALIGN
+            assert part.stop - part.start >= min(tile, length)
+    torch.testing.assert_close(total, torch.ones(height, width))
+    edges = sorted({(w.columns.start, w.columns.stop) for w in layout})
+    assert all(stop - start >= overlap for (_, stop), (start, _) in pairwise(edges))
+
+
+def test_a_window_counts_nothing_at_its_cut_edge():
+    first = windows(64, 200, 96, 32)[0]
+    assert (first.weight[:, :60] == 1).all(), "alone there"
+    assert (first.weight[:, -8:] == 0).all(), "the margin is a quarter of the overlap"
+    assert (first.weight.diff(dim=1) <= 1e-6).all()
+
+
+@pytest.mark.parametrize(("tile", "overlap"), [(64, 32), (96, 20), (128, 96)])
+def test_a_local_network_says_the_same_in_any_windows(tile, overlap):
+    """Its reach is below the margin of a quarter of the overlap, so cuts are out of sight."""
+    local, x = Local(), image(150, 170, 2)
+    x_t, t = torch.randint(3, (2, 150, 170), generator=torch.Generator().manual_seed(2)), torch.tensor([1, 1])
+    whole = local(x_t, t, local.encode(x)).log_softmax(1)
+    tiled = Tiled(local, tile, overlap)
+    torch.testing.assert_close(tiled(x_t, t, tiled.encode(x)), whole, rtol=0, atol=1e-5)
+    rows = torch.tensor([1, 0, 1])
+    again = tiled(x_t[rows], t[:1].expand(3), tiled.encode(x)[rows])
+    torch.testing.assert_close(again, whole[rows], rtol=0, atol=1e-5)
+    rows_of_rows = tiled.encode(x)[rows][torch.tensor([2])]
+    torch.testing.assert_close(tiled(x_t[1:], t[1:], rows_of_rows), whole[1:], rtol=0, atol=1e-5)
+
+
+def test_an_image_of_one_window_is_not_changed_by_a_bit():
+    local, x = Local(), image(64, 50)
+    x_t, t = torch.zeros(1, 64, 50, dtype=torch.int64), torch.tensor([1])
+    tiled = Tiled(local, 64, 16)
+    assert torch.equal(tiled(x_t, t, tiled.encode(x)), local(x_t, t, local.encode(x)))
+
+
+def test_blended_logits_of_a_plain_network():
+    net = nn.Conv2d(1, 3, 5, padding=2).requires_grad_(False)
+    x = image(130, 100)
+    torch.testing.assert_close(blended(net, x, 64, 24).softmax(1), net(x).softmax(1), rtol=0, atol=1e-5)
+    assert torch.equal(blended(net, x, 130, 24), net(x))
+
+
+@pytest.mark.parametrize(("tile", "overlap"), [(64, 4), (64, 40), (0, 8)])
+def test_impossible_tilings_are_refused(tile, overlap):
+    with pytest.raises(UserError, match=f"tiles of {tile} pixels that share {overlap}"):
+        Tiled(Local(), tile, overlap)
+
+
+# --- models -----------------------------------------------------------------------------------------------
+
+
+def lively(name="ccdm-fast", **config):
+    torch.manual_seed(0)
+    small = {
+        "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4},
+        "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "num_steps": 20, "steps": 4},
+        "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1},
+    }[name]
+    model = create(name, 2, 1, **{**small, **config})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.mark.parametrize("config", [{}, {"sampler": "ancestral", "noise": "latin"}, {"components": 3}])
+def test_the_noise_of_a_diffusion_does_not_depend_on_the_windows(config):
+    """With a local network in its place, samples are those of the whole image, step by step."""
+    model, x = lively(**config), image(140, 150)
+    model.denoiser = Local(2)
+    whole = model.sample(x, 2)
+    for tile, overlap in ((64, 32), (96, 24)):
+        tiled = model.tiled(tile, overlap).sample(x, 2)
+        assert (tiled.labels == whole.labels).float().mean() >= 0.9999
+        torch.testing.assert_close(tiled.mean, whole.mean, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["ccdm-fast", "ccdm", "unet-ce"])
+def test_two_layouts_of_a_real_network_agree(name):
+    model, x = lively(name), image(224, 224)
+    one, other = (model.tiled(*layout).sample(x, 2).labels for layout in ((128, 64), (160, 96)))
+    assert one.unique().numel() > 1
+    assert (one == other).float().mean() >= 0.995
+
+
+def test_a_mixture_takes_one_component_in_all_windows():
+    model, x = lively(components=2, steps=1), image(64, 160)
+
+    def propose(x_t, t, condition):
+        logits = 50 * torch.eye(2)[None, :, :, None, None].expand(len(x_t), 2, 2, *x_t.shape[1:])
+        return torch.tensor([[0.5, 0.5]]).log().expand(len(x_t), 2), logits
+
+    model.denoiser.propose = propose
+    labels = model.tiled(64, 16).sample(x, 12).labels
+    assert (labels == labels[..., :1, :1]).all()
+    assert labels.unique().numel() == 2
+
+
+def test_tiling_leaves_the_model_itself_alone():
+    model = lively()
+    tiled = model.tiled(64, 16)
+    assert type(model.denoiser).__name__ == "TwoTower"
+    assert type(tiled.denoiser) is Tiled
+    assert {p.data_ptr() for p in model.parameters()} == {p.data_ptr() for p in tiled.parameters()}
+
+
+def test_a_focus_is_not_tiled():
+    with pytest.raises(UserError, match="with focus 8 cannot be tiled"):
+        lively(focus=8).tiled(64, 16)
