@@ -50,19 +50,19 @@ def plot(
     labels = [c for c in range(1, info.num_classes) if bool((chosen.labels == c).any())]
 
     shown = readings[:SHOWN]
-    columns = max(3, len(shown))
     h, w = picture.shape[:2]
     tall = float(np.clip(h / w, 0.4, 2.0))
-    figure = Figure(figsize=(CELL * (columns + 1.3), 2 * CELL * tall + 1.0), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.05, h_pad=0.06, wspace=0.03, hspace=0.05)
-    top, bottom = figure.subfigures(2, 1)
-    widths = [1.0, 1.12, 1.12, max(1.2, columns + 1.3 - 3.24)]
-    first, second, third, last = top.subplots(1, 4, width_ratios=widths)
+    columns = max(4, len(shown))
+    # Wide enough that the height is what limits a picture: all of them then have one size.
+    figure = Figure(figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.5), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.05, h_pad=0.06, wspace=0.02, hspace=0.02)
+    top, bottom = figure.subfigures(2, 1, height_ratios=[CELL * tall + 0.55, CELL * tall + 0.95])
+    first, second, third, last = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
     _outlines(first, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
     mean = samples.mean[which].cpu()
-    _field(first.figure, second, (1 - mean[0]).numpy(), 1.0, "viridis", "probability of foreground")
+    _field(second, (1 - mean[0]).numpy(), 1.0, "viridis", "probability of foreground")
     highest = float(np.log(info.num_classes))
-    _field(first.figure, third, samples.entropy[which].cpu().numpy(), highest, "magma", "entropy (nats)")
+    _field(third, samples.entropy[which].cpu().numpy(), highest, "magma", "entropy (nats)")
     _areas(last, samples, labels, info, spacing, which)
     cells = bottom.subplots(1, columns, squeeze=False)[0]
     for axis in cells:
@@ -126,9 +126,9 @@ def _outlines(
     # Equal samples are drawn once, as strong as they are many: a thousand lines would only be slow.
     unique, place = np.unique(maps.reshape(len(maps), -1), axis=0, return_inverse=True)
     share = np.bincount(place.ravel(), weights=weights)
-    faint = min(0.8, max(0.15, 4 / len(unique)))
+    faint = min(0.8, max(0.3, 4 / len(unique)))
     for flat, part in zip(unique, share, strict=True):
-        for label in labels:
+        for label in reversed(labels):  # a ring shares its inner border with what it surrounds, which is on top
             region = flat.reshape(maps.shape[1:]) == label
             _outline(axis, region, info.colours[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
     axis.set_xlim(-0.5, picture.shape[1] - 0.5)
@@ -140,13 +140,12 @@ def _outlines(
         axis.legend(handles=handles, fontsize=7, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
 
 
-def _field(figure: Any, axis: Axes, values: np.ndarray, highest: float, colours: str, title: str) -> None:
+def _field(axis: Axes, values: np.ndarray, highest: float, colours: str, title: str) -> None:
     axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest")
     axis.set_axis_off()
     _title(axis, title)
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(0, highest), colormaps[colours]), ax=axis, fraction=0.046, pad=0.03, aspect=18
-    )
+    beside = axis.inset_axes((1.03, 0, 0.045, 1))
+    bar = axis.figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colours]), cax=beside)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
 
@@ -180,7 +179,7 @@ def _areas(
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25)
     axis.set_axisbelow(True)
-    _title(axis, "area, with median and 90% of samples")
+    _title(axis, "area: median (90% of samples)")
     if found:
         low, high = axis.get_ylim()
         axis.set_ylim(low, high * (1.08 + 0.12 * len(found)))  # room for the legend above the bars
@@ -199,7 +198,7 @@ def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: Dataset
     palette = np.array([to_rgb(c) for c in info.colours])
     marked = (labels > 0)[..., None]
     axis.imshow(np.where(marked, 0.65 * picture + 0.35 * palette[labels], picture), interpolation="nearest")
-    for label in np.unique(labels[labels > 0]):
+    for label in np.unique(labels[labels > 0])[::-1]:
         _outline(axis, labels == label, info.colours[label], linewidths=1.4)
     axis.set_xlim(-0.5, labels.shape[1] - 0.5)
     axis.set_ylim(labels.shape[0] - 0.5, -0.5)
