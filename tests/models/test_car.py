@@ -4,11 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.core import SeededNoise
+from stochseg.core import SeededNoise, draw_normal
 from stochseg.models import create
 from stochseg.models.base import pick_raters
 from stochseg.models.car import PatchDiscriminator
-from stochseg.models.draws import normal
 
 TINY = {"base": 8, "multipliers": [1], "blocks": 1, "attention": [], "patch_width": 8, "patch_levels": 2}
 PLAYERS = ("calibrated", "refiner", "discriminator")
@@ -63,7 +62,7 @@ def test_each_player_has_the_gradient_of_its_own_loss():
     logits = model.calibrated(IMAGE)
     f = logits.softmax(1)
     encoded = model.refiner.encode(IMAGE, f)
-    z = normal(u[:, 1:]).view(2, 2, 3)
+    z = draw_normal(u[:, 1:]).view(2, 2, 3)
     samples = [model.refiner(encoded, torch.arange(2), z[:, i]).softmax(1) for i in range(2)]
     mean = (samples[0] + samples[1]) / 2
     real = model.discriminator(IMAGE, onehot).sigmoid()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stochseg.core.grids import Grid
-from stochseg.core.noise import Noise
+from stochseg.core.noise import Noise, draw_normal
 from stochseg.core.schedule import Schedule
 from stochseg.errors import UserError, unknown_name
 
@@ -26,12 +26,7 @@ GaussianCallback = Callable[[int, int, Tensor, Tensor], None]
 
 def standard_normal(noise: Noise, shape: Sequence[int]) -> Tensor:
     """Standard normal numbers by the inverse CDF, float32 of this shape."""
-    u = noise.uniform(shape)
-    # Uniforms are multiples of 2^-24 from 0 on; half of that puts them in the middle of their cells, away from 0.
-    # Apple's GPUs, without float64, are kept off the ends alone.
-    inner = u.clamp(2**-25, 1 - 2**-24) if u.device.type == "mps" else u.double() + 2**-25
-    normal: Tensor = torch.special.ndtri(inner)
-    return normal.float()
+    return draw_normal(noise.uniform(shape))
 
 
 class GaussianProcess:

@@ -34,9 +34,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from stochseg.core import SeededNoise
+from stochseg.core import SeededNoise, draw_normal
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.draws import chunks, normal
+from stochseg.models.chunks import chunks
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.denoisers import one_hot
@@ -148,7 +148,7 @@ class CAR(StochasticSegmenter):
         cross_entropy = F.cross_entropy(logits[..., :h, :w], y, reduction="none").masked_fill(~valid, 0.0).mean()
 
         log_f = torch.log_softmax(logits.detach(), dim=1)
-        code = normal(u[:, 1:]).view(b * config.samples, config.latent).to(device)
+        code = draw_normal(u[:, 1:]).view(b * config.samples, config.latent).to(device)
         rows = one.repeat_interleave(config.samples)
         refined = self.refiner(self.refiner.encode(padded, log_f.exp()), rows, code)[..., :h, :w].float()
         log_p = torch.log_softmax(refined, dim=1)
@@ -184,7 +184,7 @@ class CAR(StochasticSegmenter):
         encoded = self.refiner.encode(padded, self.calibrated(padded).float().softmax(1))
         rows = torch.arange(b, device=device).repeat_interleave(n)
         noise = SeededNoise([(*key, i) for key in keys for i in range(n)])
-        code = normal(noise.uniform((b * n, config.latent))).to(device)
+        code = draw_normal(noise.uniform((b * n, config.latent))).to(device)
         labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
         mean = torch.zeros(b, self.num_classes, h, w, device=device)
         for part in chunks(b * n, (h, w), config.chunk):

@@ -1,8 +1,8 @@
-"""Sampling in chunks, for models whose samples come as probabilities a pixel."""
+"""Sampling in chunks, so that memory stays bounded however many samples are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +27,12 @@ def check_noise(options: SamplingOptions) -> str:
     return name
 
 
+def chunks(total: int, size: tuple[int, int], chunk: int) -> Iterator[slice]:
+    """Parts of `total` samples of h×w pixels: `chunk` at once at 128×128 pixels, in proportion at other sizes."""
+    step = max(1, chunk * 128 * 128 // (size[0] * size[1]))
+    return (slice(start, min(start + step, total)) for start in range(0, total, step))
+
+
 def draw_in_chunks(
     part: Part,
     image: Tensor,
@@ -47,19 +53,18 @@ def draw_in_chunks(
     make_noise = NOISES[check_noise(options)]
     rows = torch.arange(b, device=image.device).repeat_interleave(n)
     labels = torch.empty(b * n, h, w, dtype=torch.int64, device=image.device)
-    size = max(1, chunk * 128 * 128 // (h * w))
-    calls = -(-b * n // size) * evaluations
+    parts = list(chunks(b * n, (h, w), chunk))
+    calls = len(parts) * evaluations
     mean = torch.zeros(b, num_classes, h, w, device=image.device)
-    for number, start in enumerate(range(0, b * n, size)):
-        stop = min(start + size, b * n)
+    for number, rows_here in enumerate(parts):
 
         def report(i: int, done: int = number * evaluations) -> None:
             if options.progress is not None:
                 options.progress(done + i + 1, calls)
 
-        noise = make_noise(keys, n, range(start, stop), image.device)
-        probabilities = part(rows[start:stop], noise, report)
-        labels[start:stop] = probabilities.argmax(1)
-        mean.index_add_(0, rows[start:stop], probabilities / n)
+        noise = make_noise(keys, n, range(rows_here.start, rows_here.stop), image.device)
+        probabilities = part(rows[rows_here], noise, report)
+        labels[rows_here] = probabilities.argmax(1)
+        mean.index_add_(0, rows[rows_here], probabilities / n)
     weights = torch.full((b, n), 1 / n, device=image.device)
     return Samples(labels.view(b, n, h, w), mean, weights, seed, evaluations)

@@ -30,6 +30,7 @@ from stochseg.core import (
 )
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.chunks import chunks
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.types import DatasetInfo, Samples
 
@@ -181,12 +182,11 @@ class CategoricalDiffusion(StochasticSegmenter):
         rows = torch.arange(b, device=image.device).repeat_interleave(n)
         labels = torch.zeros(b * n, height, width, dtype=torch.int64, device=image.device)
         mean = torch.zeros(b, self.num_classes, h, w, device=image.device)
-        chunk = max(1, self.config.chunk * 128 * 128 // (h * w))
-        calls = -(-b * n // chunk) * len(grid)
+        parts = list(chunks(b * n, (h, w), self.config.chunk))
+        calls = len(parts) * len(grid)
         first = self._first_call(condition, grid, keys, (h, w)) if self.config.share_first else None
 
-        for number, start in enumerate(range(0, b * n, chunk)):
-            part = slice(start, min(start + chunk, b * n))
+        for number, part in enumerate(parts):
             noise = make_noise(keys, n, range(part.start, part.stop), image.device)
 
             def report(i: int, *_: object, done: int = number * len(grid)) -> None:

@@ -30,6 +30,7 @@ from stochseg.core import (
 )
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.chunks import chunks
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo, Samples
 
@@ -148,11 +149,10 @@ class GaussianDiffusion(StochasticSegmenter):
         rows = torch.arange(b, device=image.device).repeat_interleave(n)
         labels = torch.zeros(b * n, h, w, dtype=torch.int64, device=image.device)
         mean = torch.zeros(b, self.num_classes, h, w, device=image.device)
-        chunk = max(1, self.config.chunk * 128 * 128 // (h * w))
-        calls = -(-b * n // chunk) * len(grid)
+        parts = list(chunks(b * n, (h, w), self.config.chunk))
+        calls = len(parts) * len(grid)
 
-        for number, start in enumerate(range(0, b * n, chunk)):
-            part = slice(start, min(start + chunk, b * n))
+        for number, part in enumerate(parts):
             noise = make_noise(keys, n, range(part.start, part.stop), image.device)
             local = condition[rows[part]]
 

@@ -35,9 +35,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from stochseg.core import SeededNoise, draw_categorical
+from stochseg.core import SeededNoise, draw_categorical, draw_normal
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter
-from stochseg.models.draws import chunks, normal
+from stochseg.models.chunks import chunks
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.denoisers import one_hot
@@ -80,7 +80,7 @@ class Experts(nn.Module):
             nn.ReLU(),
             nn.Linear(bottleneck, k),
         )
-        start = normal((torch.arange(k) + 0.5) / k)
+        start = draw_normal((torch.arange(k) + 0.5) / k)
         self.mean = nn.Parameter(start[:, None].repeat(1, config.latent))
         self.log_std = nn.Parameter(torch.full((k, config.latent), 1 / k).log())
         # The first layer sees features and code side by side; kept apart, the features' share is computed once.
@@ -133,7 +133,7 @@ class MoSE(StochasticSegmenter):
         config, b, device = self.config, len(image), image.device
         per_image = config.experts * config.samples
         features, log_gate = self.encode(image)
-        noise = normal(SeededNoise(keys).uniform((b, per_image, config.latent))).to(device)
+        noise = draw_normal(SeededNoise(keys).uniform((b, per_image, config.latent))).to(device)
         expert = torch.arange(config.experts, device=device).repeat_interleave(config.samples).repeat(b)
         rows = torch.arange(b, device=device).repeat_interleave(per_image)
         logits = self.experts.decode(features, rows, self.experts.code(expert, noise.flatten(0, 1)))
@@ -168,7 +168,7 @@ class MoSE(StochasticSegmenter):
         else:
             expert = draw_categorical(log_gate[rows, :, None, None], u[:, :1, None])[:, 0, 0]
             weights = torch.full((b, n), 1 / n, device=device)
-        code = self.experts.code(expert, normal(u[:, 1:].cpu()).to(device))
+        code = self.experts.code(expert, draw_normal(u[:, 1:].cpu()).to(device))
 
         labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
         mean = torch.zeros(b, self.num_classes, h, w, device=device)

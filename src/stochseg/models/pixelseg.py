@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from stochseg.core import Noise, SeededNoise, draw_categorical
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.draws import chunks
+from stochseg.models.chunks import chunks
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.denoisers import one_hot
