@@ -21,6 +21,7 @@ TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 # One entry a registered model; "name+x" is the model with another option.
 SMALLEST = {
     "ccdm": UNET,
+    "cflow": {**UNET, "convs": 1, "latent": 2},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
     "unet-ce": UNET,

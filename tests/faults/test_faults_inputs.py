@@ -13,6 +13,7 @@ UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 TINY = {
     "ccdm": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
+    "cflow": {**UNET, "convs": 1, "latent": 2},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 2, "draws": 2},
     "unet-ce": UNET,

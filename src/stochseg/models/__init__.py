@@ -3,6 +3,7 @@
 from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ccdm,
     ccdm_fast,
+    cflow,
     flow_ssn,
     ssn,
     unet_ce,
