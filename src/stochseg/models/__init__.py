@@ -5,6 +5,7 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     car,
     ccdm,
     ccdm_fast,
+    cflow,
     cimd,
     flow_ssn,
     hprob_unet,
