@@ -15,8 +15,7 @@ from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.training.config import TrainConfig, override, read_config
 
 # Minutes on two cores. Cross-entropy instead of the bound, which hardly weighs the noisy steps where a sample takes its
-# mode: in so short a training the bound left the frequencies of the modes further from the truth. For the same reason
-# noisy steps are trained on more often, and sampling calls the network where the entropy falls.
+# mode: in so short a training the bound left the frequencies of the modes further from the truth.
 _PHANTOM_TINY: dict[str, Any] = {
     "data": {
         "name": "phantom",
@@ -34,8 +33,6 @@ _PHANTOM_TINY: dict[str, Any] = {
             "attention": [8],
             "groups": 4,
             "objective": "cross-entropy",
-            "t_power": 3,
-            "grid": "entropy",
             "steps": 16,
         },
     },
@@ -46,7 +43,6 @@ _PHANTOM_TINY: dict[str, Any] = {
     "warmup": 50,
     "ema": 0.999,
     "clip": 1.0,
-    "precision": "auto",
     "validation": {"every": 1000, "images": 16, "samples": 16},
     "save_every": 250,
 }
