@@ -263,13 +263,19 @@ def test_a_folder_is_searched_to_the_bottom_but_not_its_results(model, tmp_path)
 
 
 def test_equal_names_are_told_apart_or_refused(tmp_path):
-    for name in ("a.png", "a.tif", "b/a.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(grey()).save(tmp_path / name)
-    found = find_sources([tmp_path / "a.png", tmp_path / "a.tif", tmp_path / "a.png"])
-    assert [s.name for s in found.sources] == ["a.png", "a.tif"]
-    with pytest.raises(UserError, match=r"several inputs would be written to the folder 'a.png'.*another --out"):
-        find_sources([tmp_path / "a.png", tmp_path / "b/a.png"])
+    files = [tmp_path / name for name in ("a.png", "a.tif", "p1/ct/a.png", "p2/ct/a.png", "deep/b.png", "deep-b.png")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True, parents=True)
+        Image.fromarray(grey()).save(file)
+
+    def names(*given):
+        return [s.name for s in find_sources(given).sources]
+
+    assert names(files[0], files[1], tmp_path / "p1/../a.png") == ["a.png", "a.tif"]
+    assert names(files[2], files[3]) == ["p1-ct-a.png", "p2-ct-a.png"]
+    assert names(tmp_path / "p1/ct", tmp_path / "p2/ct") == ["p1-a.png", "p2-a.png"]
+    with pytest.raises(UserError, match=r"several inputs would be written to the folder '.*deep-b.png'.*another --out"):
+        names(tmp_path)
 
 
 def test_globs(tmp_path):

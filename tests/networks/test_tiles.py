@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.models import create
 from stochseg.networks import Condition, Denoiser, Tiled, blended
 from stochseg.networks.tiles import ALIGN, windows
+from stochseg.types import Batch
 
 
 class Local(Denoiser):
@@ -59,8 +61,8 @@ def test_windows_cover_the_image_and_their_weights_sum_to_one(height, width, til
 
 
 def test_a_window_counts_nothing_at_its_cut_edge():
-    first = windows(64, 200, 96, 32)[0]
-    assert (first.weight[:, :60] == 1).all(), "alone there"
+    first = windows(64, 160, 96, 32)[0]
+    assert (first.weight[:, :64] == 1).all(), "alone there"
     assert (first.weight[:, -8:] == 0).all(), "the margin is a quarter of the overlap"
     assert (first.weight.diff(dim=1) <= 1e-6).all()
 
@@ -103,14 +105,15 @@ def test_impossible_tilings_are_refused(tile, overlap):
 # --- models -----------------------------------------------------------------------------------------------
 
 
+SMALL = {
+    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4},
+    "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1},
+}
+
+
 def lively(name="ccdm-fast", **config):
     torch.manual_seed(0)
-    small = {
-        "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4},
-        "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "num_steps": 20, "steps": 4},
-        "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1},
-    }[name]
-    model = create(name, 2, 1, **{**small, **config})
+    model = create(name, 2, 1, **{**SMALL[name], **config})
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -129,12 +132,36 @@ def test_the_noise_of_a_diffusion_does_not_depend_on_the_windows(config):
         torch.testing.assert_close(tiled.mean, whole.mean, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("name", ["ccdm-fast", "ccdm", "unet-ce"])
-def test_two_layouts_of_a_real_network_agree(name):
-    model, x = lively(name), image(224, 224)
-    one, other = (model.tiled(*layout).sample(x, 2).labels for layout in ((128, 64), (160, 96)))
-    assert one.unique().numel() > 1
+@pytest.fixture(scope="module")
+def taught():
+    """A tiny model after some seconds of training on synthetic slices."""
+    torch.manual_seed(0)
+    model, data = create("ccdm-fast", 2, 1, **SMALL["ccdm-fast"]), Phantoms("train", size=32, count=64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for step in range(120):
+        batch = Batch.collate([data[(8 * step + i) % 64] for i in range(8)])
+        optimizer.zero_grad()
+        model(batch.image, batch.labels, keys=[(step, i) for i in range(8)])["loss"].backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_two_layouts_of_a_trained_network_agree(taught):
+    """Not fully: its normalisation and attention look at a whole window."""
+    mosaic = torch.cat(
+        [torch.cat([Phantoms("test", size=32)[4 * i + j].image for j in range(4)], 2) for i in range(4)], 1
+    )
+    one, other = (taught.tiled(*layout).sample(mosaic[None], 4).labels for layout in ((64, 24), (96, 64)))
+    assert (one == 1).float().mean() > 0.01, "the model sees nothing; the test shows nothing"
     assert (one == other).float().mean() >= 0.995
+
+
+def test_a_deterministic_model_in_windows():
+    model, x = lively("unet-ce"), image(100, 64)
+    one, other = (model.tiled(*layout).sample(x, 1) for layout in ((64, 24), (64, 32)))
+    assert one.labels.unique().numel() > 1
+    assert (one.labels == other.labels).float().mean() >= 0.98
+    torch.testing.assert_close(one.mean.sum(1), torch.ones(1, 100, 64), rtol=0, atol=1e-5)
 
 
 def test_a_mixture_takes_one_component_in_all_windows():

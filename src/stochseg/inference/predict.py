@@ -245,7 +245,8 @@ def _is_complete(folder: Path, files: Sequence[dict[str, str]], plan: Plan) -> b
     if not (folder.is_dir() and is_result(folder)):
         return False
     record = read_json(folder / RESULT)
-    if not all((folder / str(name)).is_file() for name in record.get("files", [RESULT + "?"])):
+    names = record.get("files")
+    if not names or not all((folder / str(name)).is_file() for name in names):
         return False
     options = plan.options.model_dump(mode="json")
     changed = [key for key, value in options.items() if record.get("options", {}).get(key) != value]
@@ -317,7 +318,7 @@ def _slices_at_once(job: Job, n: int) -> int:
 
 def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -> None:
     """Draw all samples of these inputs, `_slices_at_once` slices a call."""
-    options, images = plan.options, torch.cat([job.images for job in jobs])
+    options, images = plan.options, jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
     s, _, h, w = images.shape
     n, classes = options.samples, plan.model.num_classes
     model, step = plan.model_for(h, w), _slices_at_once(jobs[0], n)

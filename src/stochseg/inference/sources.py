@@ -7,7 +7,7 @@ import importlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,8 @@ class Source:
     name: str
     files: tuple[Path, ...]
     read: Callable[[], Stack] = field(repr=False, compare=False)
+    given: Path = Path()
+    """The file or folder that was asked for, from the root."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
             except UserError as error:
                 problems.append((str(path), str(error)))
                 continue
-            sources += found
-    unique = list({source.files: source for source in sources}.values())
+            sources += [replace(source, given=path.resolve()) for source in found]
+    unique = list({tuple(file.resolve() for file in source.files): source for source in sources}.values())
     return Found(tuple(_named_apart(unique)), tuple(problems), tuple(notices))
 
 
@@ -144,13 +146,13 @@ def _expanded(given: str, problems: list[tuple[str, str]]) -> list[Path]:
 
 
 def _named_apart(sources: Sequence[Source]) -> list[Source]:
-    """Names that several sources share get the suffix of their file; what is still the same is refused."""
-    often = Counter(source.name for source in sources)
-    named = [
-        s if often[s.name] == 1 else Source(s.name + s.files[0].name[len(stem(s.files[0].name)) :], s.files, s.read)
-        for s in sources
-    ]
-    twice = sorted(name for name, count in Counter(s.name for s in named).items() if count > 1)
+    """Names that several sources share get the suffix of their file, and then the folders above; what is the same
+    even so is refused."""
+    named = list(sources)
+    for depth in range(max((len(s.given.parents) for s in sources), default=0) + 1):
+        often = Counter(s.name for s in named)
+        named = [s if often[s.name] == 1 else replace(s, name=_longer(s, depth)) for s in named]
+    twice = [name for name, count in Counter(s.name for s in named).items() if count > 1]
     if twice:
         same = [str(s.files[0]) for s in named if s.name == twice[0]]
         raise UserError(
@@ -158,6 +160,14 @@ def _named_apart(sources: Sequence[Source]) -> list[Source]:
             "after the other with another --out"
         )
     return named
+
+
+def _longer(source: Source, depth: int) -> str:
+    file = source.files[0].name
+    if depth == 0:
+        return source.name + file[len(stem(file)) :]
+    above = source.given.parents[depth - 1 : depth]
+    return f"{above[0].name}-{source.name}" if above and above[0].name else source.name
 
 
 def _file(path: Path, name: str, axis: int | None) -> Source:
@@ -198,8 +208,8 @@ def _is_dicom(path: Path) -> bool:
     try:
         with path.open("rb") as handle:
             return handle.read(132)[128:] == b"DICM"
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}") from None
+    except OSError:  # reported when it is read
+        return False
 
 
 # ---------------------------------------------------------------------- pictures
