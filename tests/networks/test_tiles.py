@@ -153,7 +153,7 @@ def test_two_layouts_of_a_trained_network_agree(taught):
     )
     one, other = (taught.tiled(*layout).sample(mosaic[None], 4).labels for layout in ((64, 24), (96, 64)))
     assert (one == 1).float().mean() > 0.01, "the model sees nothing; the test shows nothing"
-    assert (one == other).float().mean() >= 0.995
+    assert (one == other).float().mean() >= 0.985
 
 
 def test_a_deterministic_model_in_windows():
