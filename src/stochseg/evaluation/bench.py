@@ -55,16 +55,21 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     steps of a diffusion model would take, by proportion; gemm_share: FLOPs a second over those of a large matrix
     product measured here and now.
     """
+    from stochseg.inference import with_engine
+
     model = case.model
     image = torch.rand(1, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
     def work() -> Any:
         return model.sample(image, samples, **case.options)
 
-    with FlopCounterMode(display=False) as counter, peak_memory(model.device) as memory:
+    work()  # engines translate or compile the networks in their first call
+    with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
-    gflop = counter.get_total_flops() / 1e9  # 0 where the engine is not torch
+    with FlopCounterMode(display=False) as counter:  # which sees plain torch alone
+        with_engine(model, "eager").sample(image, samples, **case.options)
+    gflop = counter.get_total_flops() / 1e9
     reverse = (out.evaluations - 1) * reverse_step_seconds(model, samples, size, repeats)
     total = getattr(model.config, "num_steps", out.evaluations)
     return {
