@@ -5,6 +5,7 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ccdm,
     ccdm_fast,
     cimd,
+    smp,
     unet_ce,
 )
 from stochseg.models.base import StochasticSegmenter

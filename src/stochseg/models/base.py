@@ -79,6 +79,10 @@ class StochasticSegmenter(nn.Module):
         `betas` if it wants them. Networks that play against each other are two groups of one loss."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
+    def load_pretrained(self) -> None:
+        """Fill in the pretrained weights that the config names, if it does. `create` calls it; `load` does not, because
+        a saved model holds all its weights and the files they began from may be gone."""
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
 
