@@ -45,9 +45,9 @@ def mend_torchvision() -> None:
 @cache
 def _declare_operators() -> torch.library.Library:
     """The library of declarations; kept, because they end with it."""
-    library = torch.library.Library("torchvision", "DEF")
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in OPERATORS:
-        library.define(schema)
+        library.define(schema)  # type: ignore[no-untyped-call]
     return library
 
 
