@@ -69,7 +69,7 @@ def lively(name, classes=2, channels=1, info=None):
 def without_batch_statistics(model):
     """The models named smp:... normalise over the batch when they train: there an example's loss depends on its
     neighbours, and of the two values that a deep level of two tiny images has only the sign is left, with no gradient.
-    Tests of what holds for each example alone keep these layers as they are in evaluation."""
+    The test that looks for gradients keeps these layers as they are in evaluation."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -140,7 +140,7 @@ def test_equal_keys_give_equal_losses(name):
 
 def test_loss_of_a_batch_is_the_mean_over_its_examples(name):
     model, x, y, keys = lively(name), images(4), labels(4, 3, 2), [(9, i) for i in range(4)]
-    model = without_batch_statistics(model.train())
+    assert not model.training, "the models named smp:... normalise over the batch when they train"
     alone = [model(x[i : i + 1], y[i : i + 1], keys=keys[i : i + 1])["loss"] for i in range(4)]
     torch.testing.assert_close(model(x, y, keys=keys)["loss"], torch.stack(alone).mean(), rtol=1e-5, atol=1e-6)
 
