@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.networks import ConcatUNet, Condition, UNetConfig, make_encoder, pad_to_multiple
+from stochseg.networks import ConcatUNet, Condition, EncoderConfig, UNetConfig, make_encoder, pad_to_multiple
+from stochseg.types import DatasetInfo
 
 L, C = 3, 2
 CONFIG = UNetConfig(base=8, multipliers=(1, 1, 2, 2), blocks=1, attention=(8,), head_channels=8)  # stride 8
@@ -14,7 +15,7 @@ CONFIG = UNetConfig(base=8, multipliers=(1, 1, 2, 2), blocks=1, attention=(8,), 
 
 @pytest.fixture(params=[None, "hog"])
 def net(request) -> ConcatUNet:
-    encoder = None if request.param is None else make_encoder(request.param, C)
+    encoder = make_encoder(EncoderConfig(encoder=request.param), DatasetInfo(num_classes=L, image_channels=C))
     out = ConcatUNet(L, C, CONFIG, encoder)
     generator = torch.Generator().manual_seed(0)
     for parameter in out.parameters():

@@ -10,7 +10,8 @@ from torch import nn
 
 from stochseg.errors import UserError
 from stochseg.models import create
-from stochseg.networks import ENCODERS, HogEncoder, ImageEncoder, make_encoder
+from stochseg.networks import ENCODERS, EncoderConfig, HogEncoder, ImageEncoder, make_encoder
+from stochseg.types import DatasetInfo
 
 SMALL = {"base": 8, "multipliers": (1, 1, 2, 2), "blocks": 1, "attention": (), "num_steps": 20}
 
@@ -69,14 +70,14 @@ def test_training_leaves_the_encoder_alone(model):
 
 def test_an_unknown_encoder_lists_the_known_ones():
     with pytest.raises(UserError, match=r"unknown image encoder 'vit'; known: .*hog"):
-        make_encoder("vit", 3)
+        make_encoder(EncoderConfig(encoder="vit"), DatasetInfo(num_classes=2, image_channels=3))
 
 
 # ---------------------------------------------------------------------------- histogram of oriented gradients
 
 
 def hog(image: torch.Tensor) -> torch.Tensor:
-    return make_encoder("hog", image.shape[1])(image)
+    return make_encoder(EncoderConfig(encoder="hog"), DatasetInfo(num_classes=2, image_channels=image.shape[1]))(image)
 
 
 def stripes(angle: float, size: int = 64) -> torch.Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torchmetrics import Metric
-
+from stochseg.metrics._torchmetrics import Metric
 from stochseg.metrics.functional import (
     CalibrationBins,
     IoUBlocks,

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from stochseg.errors import UserError
 from stochseg.metrics import functional
+from stochseg.metrics._torchmetrics import Metric
 
 
 class _MeanMetric(Metric):

@@ -13,6 +13,7 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     phiseg,
     pixelseg,
     prob_unet,
+    smp,
     ssn,
     unet_ce,
 )

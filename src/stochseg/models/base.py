@@ -92,6 +92,10 @@ class StochasticSegmenter(nn.Module):
         """After training, on validation images "1 c h w": measure what the defaults of sampling need. Sampling may
         change, weights do not."""
 
+    def load_pretrained(self) -> None:
+        """Fill in the pretrained weights that the config names, if it does. `create` calls it; `load` does not, because
+        a saved model holds all its weights and the files they began from may be gone."""
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
 

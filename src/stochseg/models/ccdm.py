@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
 from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
 from stochseg.models.registry import register
-from stochseg.networks import ConcatUNet, UNetConfig, make_encoder
+from stochseg.networks import ConcatUNet, EncoderConfig, UNetConfig, begin_encoder, make_encoder
 from stochseg.types import DatasetInfo
 
 
-class CCDMConfig(DiffusionConfig, UNetConfig):
-    """The U-Net's shape and the diffusion. Defaults: the paper's LIDC 9M model, all T steps."""
-
-    encoder: str | None = Field(None, description="frozen image features at 1/8, by name")
+class CCDMConfig(DiffusionConfig, UNetConfig, EncoderConfig):
+    """The U-Net's shape, the diffusion and image features. Defaults: the paper's LIDC 9M model, all T steps."""
 
 
 @register("ccdm")
@@ -27,5 +23,8 @@ class CCDM(CategoricalDiffusion):
 
     def __init__(self, info: DatasetInfo, config: CCDMConfig):
         super().__init__(info, config)
-        encoder = None if config.encoder is None else make_encoder(config.encoder, info.image_channels)
+        encoder = make_encoder(config, info)
         self.denoiser = ConcatUNet(info.num_classes, info.image_channels, config, encoder)
+
+    def load_pretrained(self) -> None:
+        begin_encoder(self.denoiser.encoder, self.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError
 from stochseg.files import recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.registry import MODELS, parse_config
+from stochseg.models.registry import find_class, parse_config
 from stochseg.types import DatasetInfo
 
 FORMAT = "stochseg-model"
@@ -81,11 +82,9 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
             f"{folder / CONFIG}: format version {description.get('version')!r}, this stochseg reads {VERSION}; "
             "upgrade stochseg"
         )
-    name = description.get("model")
-    if name not in MODELS:
-        raise unknown_name(f"model (in {folder / CONFIG})", name, MODELS)
+    cls = find_class(description.get("model"), where=f" (in {folder / CONFIG})")
     info = DatasetInfo.parse(description.get("info", {}), where=f"{folder / CONFIG}: info")
-    model = MODELS[name](info, parse_config(MODELS[name], description.get("config", {})))
+    model = cls(info, parse_config(cls, description.get("config", {})))
     load_weights(model, folder / WEIGHTS)
     return model.to(device).eval()
 
@@ -113,10 +112,10 @@ def find_model(path: Path) -> Path:
     raise UserError(f"no model at {path}: expected {WEIGHTS} and {CONFIG} there, or in its best/ or last/")
 
 
-def load_weights(model: StochasticSegmenter, file: Path) -> None:
-    """Fill the model from a safetensors file that holds exactly its tensors."""
+def load_weights(model: StochasticSegmenter, file: Path, without: Collection[str] = ()) -> None:
+    """Fill the model from a safetensors file that holds exactly its tensors, or all but those named in `without`."""
     weights = read_tensors(file)
-    expected = model.state_dict()
+    expected = {key: value for key, value in model.state_dict().items() if key not in without}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing or extra:
         raise UserError(
@@ -129,7 +128,7 @@ def load_weights(model: StochasticSegmenter, file: Path) -> None:
                 f"{file}: tensor {key!r} has shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}; "
                 "the two files are of different models"
             )
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, strict=not without)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -12,7 +12,11 @@ from stochseg.types import DatasetInfo
 
 MODELS: dict[str, type[StochasticSegmenter]] = {}
 
+FAMILIES: dict[str, Callable[[str], type[StochasticSegmenter]]] = {}
+"""Models named "prefix:variant": from the whole name to its class, which carries that name."""
+
 M = TypeVar("M", bound=type[StochasticSegmenter])
+F = TypeVar("F", bound=Callable[[str], type[StochasticSegmenter]])
 
 
 def register(name: str) -> Callable[[M], M]:
@@ -26,15 +30,36 @@ def register(name: str) -> Callable[[M], M]:
     return add
 
 
+def register_family(prefix: str) -> Callable[[F], F]:
+    """Decorator of a function that makes the class of a model named "prefix:variant"; equal names, equal classes."""
+
+    def add(make: F) -> F:
+        FAMILIES[prefix] = make
+        return make
+
+    return add
+
+
+def find_class(name: object, where: str = "") -> type[StochasticSegmenter]:
+    """The class of a model by its name; `where` says in the error where the name stood."""
+    if isinstance(name, str):
+        if name in MODELS:
+            return MODELS[name]
+        prefix, colon, _ = name.partition(":")
+        if colon and prefix in FAMILIES:
+            return FAMILIES[prefix](name)
+    raise unknown_name(f"model{where}", name, [*MODELS, *(f"{prefix}:..." for prefix in FAMILIES)])
+
+
 def create(
     name: str, num_classes: int, image_channels: int, *, info: DatasetInfo | None = None, **config: Any
 ) -> StochasticSegmenter:
-    """Build a registered model with fresh weights; keys left out of `config` keep the model's defaults.
+    """Build a registered model with fresh (or, where its config says so, pretrained) weights; keys left out of `config`
+    keep the model's defaults.
 
     `info` gives class names, colours and the normalisation of raw images; without it a plain one is made.
     """
-    if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
+    cls = find_class(name)
     if info is None:
         info = DatasetInfo.parse({"num_classes": num_classes, "image_channels": image_channels}, where="create")
     if (info.num_classes, info.image_channels) != (num_classes, image_channels):
@@ -42,8 +67,9 @@ def create(
             f"create: info says {info.num_classes} classes and {info.image_channels} image channels, the arguments say "
             f"{num_classes} and {image_channels}; give the same numbers"
         )
-    cls = MODELS[name]
-    return cls(info, parse_config(cls, config))
+    model = cls(info, parse_config(cls, config))
+    model.load_pretrained()
+    return model
 
 
 def parse_config(cls: type[StochasticSegmenter], config: dict[str, Any]) -> Config:

@@ -2,24 +2,37 @@
 
 from stochseg.networks.continuous import ContinuousUNet
 from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser, pad_to_multiple
-from stochseg.networks.encoders import ENCODERS, HogEncoder, ImageEncoder, make_encoder
+from stochseg.networks.encoders import (
+    ENCODERS,
+    PRETRAINED,
+    EncoderConfig,
+    HogEncoder,
+    ImageEncoder,
+    TimmEncoder,
+    begin_encoder,
+    make_encoder,
+)
 from stochseg.networks.tiles import Tiled, blended, check_tiling
 from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
 from stochseg.networks.unet import UNet, UNetConfig
 
 __all__ = [
     "ENCODERS",
+    "PRETRAINED",
     "ConcatUNet",
     "Condition",
     "ContinuousUNet",
     "Denoiser",
+    "EncoderConfig",
     "HogEncoder",
     "ImageEncoder",
     "Tiled",
+    "TimmEncoder",
     "TwoTower",
     "TwoTowerConfig",
     "UNet",
     "UNetConfig",
+    "begin_encoder",
     "blended",
     "check_tiling",
     "make_encoder",

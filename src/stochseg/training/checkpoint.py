@@ -19,6 +19,7 @@ from stochseg.errors import UserError
 from stochseg.files import replaced_folder
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.io import is_checkpoint, load_weights, read_json, read_tensors, write_model
+from stochseg.networks import ImageEncoder
 
 
 @dataclass
@@ -39,13 +40,16 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
 ) -> None:
-    """The averaged weights as the model, the trained weights and the optimiser's moments as its state."""
+    """The averaged weights as the model, the trained weights and the optimiser's moments as its state.
+
+    Image encoders, which are never trained, are in the model alone."""
     with replaced_folder(folder, ours=is_checkpoint, kind="a checkpoint") as scratch:
         write_model(ema.module, scratch)
         state = scratch / "state"
         state.mkdir()
+        frozen = frozen_tensors(model)
         save_file(
-            {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()},
+            {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k not in frozen},
             state / "model.safetensors",
         )
         save_file(_moments(model, optimizer), state / "optimizer.safetensors")
@@ -63,11 +67,19 @@ def load_checkpoint(
             f"{state / 'progress.json'}: expected the keys {sorted(asdict(Progress()))}, got {sorted(values)}"
         )
     load_weights(ema.module, folder / "model.safetensors")
-    load_weights(model, state / "model.safetensors")
+    frozen = frozen_tensors(model)
+    load_weights(model, state / "model.safetensors", without=frozen)
+    model.load_state_dict({k: v for k, v in ema.module.state_dict().items() if k in frozen}, strict=False)
     _restore_moments(model, optimizer, read_tensors(state / "optimizer.safetensors"), state)
     progress = Progress(**values)
     ema.n_averaged.fill_(progress.step)
     return progress
+
+
+def frozen_tensors(model: StochasticSegmenter) -> set[str]:
+    """Names of the tensors of image encoders in the model's state."""
+    encoders = [f"{name}." for name, module in model.named_modules() if isinstance(module, ImageEncoder)]
+    return {key for key in model.state_dict() if key.startswith(tuple(encoders))}
 
 
 def _moments(model: StochasticSegmenter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,0 +1,42 @@
+"""Deterministic models: arg-max and pixel draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from stochseg.errors import UserError
+from stochseg.models import create
+
+TINY = {"base": 8, "multipliers": [1], "blocks": 1, "attention": []}
+
+
+def constant(logits, **config):
+    """A model that gives every pixel these logits."""
+    model = create("unet-ce", len(logits), 1, **TINY, **config)
+    with torch.no_grad():
+        model.unet.head[2].bias += torch.tensor(logits)
+    return model
+
+
+def test_the_argmax_is_one_map_n_times():
+    out = constant([0.0, 1.0, 0.5]).sample(torch.zeros(1, 1, 8, 8), 5)
+    assert (out.labels == 1).all()
+    torch.testing.assert_close(out.mean[0, :, 0, 0], torch.tensor([0.0, 1.0, 0.5]).softmax(0))
+
+
+def test_pixels_are_drawn_from_their_own_probabilities():
+    """Chi-square over 20 samples of 32×32 pixels; false-alarm rate 1e-6. Neighbours are independent."""
+    out = constant([0.0, 1.0, 0.5], draw="pixels").sample(torch.zeros(1, 1, 32, 32), 20)
+    counts = torch.bincount(out.labels.flatten(), minlength=3)
+    p = torch.tensor([0.0, 1.0, 0.5]).double().softmax(0)
+    assert stats.chisquare(counts, (p * counts.sum()).numpy()).pvalue > 1e-6
+    same = (out.labels[..., 1:] == out.labels[..., :-1]).float().mean().item()
+    assert same == pytest.approx((p**2).sum().item(), abs=0.02)
+    assert not torch.equal(out.labels[:, 0], out.labels[:, 1])
+
+
+def test_another_way_to_draw_is_refused():
+    with pytest.raises(UserError, match="draw"):
+        create("unet-ce", 2, 1, **TINY, draw="gibbs")

@@ -1,0 +1,169 @@
+"""Library networks by name: sizes, names, pretrained encoders, and what happens without the packages."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from stochseg import extras
+from stochseg.errors import UserError
+from stochseg.models import create, load, save
+
+extras.mend_torchvision()
+timm = pytest.importorskip("timm")
+smp = pytest.importorskip("segmentation_models_pytorch")
+
+SMALL = {"encoder_depth": 2, "decoder_channels": (8, 8)}
+
+
+def image(b=2, c=1, size=16):
+    return torch.rand(b, c, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("smp:deeplabv3/resnet50", 39.6),
+        ("smp:deeplabv3/resnet101", 58.6),
+        ("smp:upernet/resnet101", 83.0),
+        ("smp:upernet/tu-swin_tiny_patch4_window7_224", 58.95),
+        ("smp:hrnet/tu-hrnet_w48", 70.0),
+    ],
+)
+def test_the_published_rivals_have_their_published_size(name, millions):
+    with torch.device("meta"):
+        model = create(name, 19, 3)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    "name", ["smp:hrnet/tu-hrnet_w18_small", "smp:upernet/tu-test_resnet", "smp:fpn/tu-test_resnet"]
+)
+def test_other_networks_segment_any_size(name):
+    options = {"decoder_channels": 16} if "upernet" in name else {}
+    model = create(name, 3, 1, **options).eval()
+    assert model.sample(image(size=33), 2).labels.shape == (2, 2, 33, 33)
+
+
+def test_swin_is_not_bound_to_the_size_of_its_pretraining():
+    with torch.device("meta"):
+        model = create("smp:upernet/tu-swin_tiny_patch4_window7_224", 2, 1, decoder_channels=16).eval()
+        assert model.logits(torch.zeros(1, 1, 40, 72)).shape == (1, 2, 40, 72)
+
+
+def test_hrnet_joins_its_four_resolutions():
+    model = create("smp:hrnet/tu-hrnet_w18_small", 2, 1)
+    features = model.net.encoder(torch.zeros(1, 1, 64, 64))
+    assert [x.shape[-1] for x in features] == [16, 8, 4, 2]
+    assert model.net.head[0].in_channels == sum(x.shape[1] for x in features)
+
+
+def test_the_whole_name_is_saved_and_loaded(tmp_path):
+    model = create("smp:unet/tu-test_resnet", 2, 1, **SMALL).eval()
+    folder = save(model, tmp_path / "model")
+    assert json.loads((folder / "config.json").read_text())["model"] == "smp:unet/tu-test_resnet"
+    again = load(folder)
+    assert again.name == "smp:unet/tu-test_resnet"
+    torch.testing.assert_close(again.logits(image()), model.logits(image()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("smp:unet", "expected a name like smp:deeplabv3/resnet50.*got 'smp:unet'"),
+        ("smp:/resnet18", "expected a name like"),
+        ("smp:nope/resnet18", "unknown architecture 'nope'; known: .*deeplabv3.*hrnet"),
+        ("smp:unet/nope", "Wrong encoder name `nope`"),
+        ("smp:unet/tu-nope", "Unknown model"),
+        ("smp:hrnet/resnet18", "expected an HRNet of timm"),
+        ("lmp:unet/resnet18", "unknown model 'lmp:unet/resnet18'; known: .*ccdm.*smp:"),
+    ],
+)
+def test_wrong_names_are_answered_with_what_is_known(name, says):
+    with pytest.raises(UserError, match=says):
+        create(name, 2, 1)
+
+
+def test_training_on_too_little_for_batch_statistics_says_so():
+    model = create("smp:deeplabv3/tu-test_resnet", 2, 1, decoder_channels=8).train()
+    with pytest.raises(UserError, match="normalises over the batch and cannot train on 1 image.*batch_size"):
+        model(image(1), torch.zeros(1, 1, 16, 16, dtype=torch.int64))
+
+
+# --- pretrained encoders ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def test_resnet(tmp_path):
+    """A checkpoint of timm's smallest ResNet as timm saves one, and its tensors."""
+    torch.manual_seed(3)
+    weights = timm.create_model("test_resnet").state_dict()
+    torch.save(weights, tmp_path / "test_resnet.pth")
+    return tmp_path / "test_resnet.pth", weights
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_encoder_of_timm_begins_with_the_weights_of_the_file(test_resnet, channels):
+    file, weights = test_resnet
+    model = create("smp:unet/tu-test_resnet", 2, channels, **SMALL, encoder_weights=str(file))
+    own = model.net.encoder.model.state_dict()
+    shared = [key for key in own if key in weights and key != "conv1.0.weight" and weights[key].ndim > 1]
+    assert len(shared) > 3
+    assert all(torch.equal(own[key], weights[key]) for key in shared)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_an_encoder_of_the_library_begins_with_the_weights_of_the_file(tmp_path, channels):
+    torch.manual_seed(3)
+    weights = smp.encoders.get_encoder("mobileone_s0", in_channels=3, weights=None).state_dict()
+    torch.save(weights, tmp_path / "encoder.pth")
+    model = create("smp:fpn/mobileone_s0", 2, channels, encoder_weights=str(tmp_path / "encoder.pth"))
+    own = model.net.encoder.state_dict()
+    changed = [key for key in own if own[key].shape != weights[key].shape]
+    assert all(torch.equal(own[key], weights[key]) for key in own if key not in changed)
+    assert bool(changed) == (channels != 3)
+    for key in changed:  # grey is the sum over the colours; more channels repeat them at the same scale
+        colours = weights[key]
+        expected = colours.sum(1, keepdim=True) if channels == 1 else 0.75 * colours[:, [0, 1, 2, 0]]
+        torch.testing.assert_close(own[key], expected)
+
+
+def test_a_saved_model_does_not_need_the_file_it_began_from(test_resnet, tmp_path):
+    file, _ = test_resnet
+    model = create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(file)).eval()
+    folder = save(model, tmp_path / "model")
+    file.unlink()
+    torch.testing.assert_close(load(folder).logits(image()), model.logits(image()), rtol=0, atol=0)
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    torch.save(timm.create_model("test_convnext").state_dict(), tmp_path / "other.pth")
+    with pytest.raises(UserError, match="is of another network"):
+        create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(tmp_path / "other.pth"))
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "no file"), (b"text", "cannot be read")])
+def test_a_missing_or_damaged_file_is_named(tmp_path, content, says):
+    file = tmp_path / "weights.pth"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(file))
+
+
+def test_a_file_with_code_is_not_run(tmp_path):
+    torch.save({"state_dict": print}, tmp_path / "code.pth")
+    with pytest.raises(UserError, match="cannot be read"):
+        create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(tmp_path / "code.pth"))
+
+
+# --- without the packages -----------------------------------------------------------------------------------
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    with pytest.raises(UserError, match=r"needs segmentation_models_pytorch; .*pip install 'stochseg\[zoo\]'"):
+        create("smp:unet/resnet18", 2, 1)
