@@ -165,3 +165,35 @@ def test_other_grids_need_no_settling():
     before = model.config
     model.settle([image()])
     assert model.config == before
+
+
+# --- beginning with a trained model -----------------------------------------------------------------------
+
+
+def test_a_trained_model_of_the_same_shape_is_taken_whole():
+    source, model = fast(), create("ccdm-fast", 2, 1, **TINY)
+    assert model.adopt(source) == []
+    assert torch.equal(model.sample(image(), 3).labels, source.sample(image(), 3).labels)
+
+
+def test_components_begin_with_the_single_head_at_several_thresholds():
+    source, model = fast(3), create("ccdm-fast", 3, 1, **TINY, components=3)
+    fresh = model.adopt(source)
+    assert fresh == ["denoiser.label_tower.share.1.bias", "denoiser.label_tower.share.1.weight", "updates"]
+    x_t, t = torch.zeros(1, 32, 32, dtype=torch.int64), torch.tensor([5])
+    _, logits = model.denoiser.propose(x_t, t, model.denoiser.encode(image()))
+    expected = source.denoiser(x_t, t, source.denoiser.encode(image()))
+    torch.testing.assert_close(logits[:, 1], expected)
+    foreground = logits.softmax(2)[:, :, 1:].sum(2).flatten(2).mean(2)[0]
+    assert foreground[0] < foreground[1] < foreground[2]
+
+
+def test_a_head_of_another_number_of_classes_begins_afresh():
+    fresh = fast(4, components=2).adopt(fast(2))
+    assert "denoiser.label_tower.head.2.weight" in fresh
+    assert not any("image_tower" in name for name in fresh)
+
+
+def test_a_model_of_another_kind_is_refused():
+    with pytest.raises(UserError, match="no weight of the 'unet-ce' model fits"):
+        fast().adopt(create("unet-ce", 2, 1, base=8, multipliers=(1,), blocks=1, attention=()))

@@ -390,3 +390,14 @@ def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_pat
     train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
     more = tiny_run("steps=2", "data.workers=1")
     train(more, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))
+
+
+def test_a_run_begins_with_the_weights_of_another(tiny_run, tmp_path):
+    train(tiny_run("steps=2"), tmp_path / "first", device="cpu")
+    start = f"start_from={tmp_path / 'first'}"
+    train(tiny_run("steps=1", "lr=1e-12", "final_lr=0", start), tmp_path / "second", device="cpu")
+    before, after = load(tmp_path / "first").state_dict(), load(tmp_path / "second").state_dict()
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    with pytest.raises(UserError, match="nowhere"):
+        train(tiny_run(f"start_from={tmp_path / 'nowhere'}"), tmp_path / "third", device="cpu")
+    assert not (tmp_path / "third").exists()

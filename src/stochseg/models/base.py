@@ -96,6 +96,18 @@ class StochasticSegmenter(nn.Module):
         """Fill in the pretrained weights that the config names, if it does. `create` calls it; `load` does not, because
         a saved model holds all its weights and the files they began from may be gone."""
 
+    def adopt(self, source: StochasticSegmenter) -> list[str]:
+        """Take over the weights of a trained model wherever name and shape agree; returns what begins afresh."""
+        own, theirs = self.state_dict(), source.state_dict()
+        fitting = {name for name in own if name in theirs and own[name].shape == theirs[name].shape}
+        if not fitting:
+            raise UserError(
+                f"no weight of the {source.name!r} model fits this {self.name!r}; begin with a model of the same kind"
+            )
+        for name in fitting:
+            own[name].copy_(theirs[name])
+        return sorted(own.keys() - fitting)
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
 

@@ -52,6 +52,15 @@ class CCDMFast(CategoricalDiffusion):
         if config.components > 1:
             self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
+    def adopt(self, source: StochasticSegmenter) -> list[str]:
+        """A head of one map also begins one of several components: all alike, but some see more and some less."""
+        fresh = super().adopt(source)
+        if not isinstance(source, CCDMFast) or not source.config.components == 1 < self.config.components:
+            return fresh
+        if not self.denoiser.label_tower.grow(source.denoiser.label_tower):
+            return fresh
+        return [name for name in fresh if not name.startswith("denoiser.label_tower.head.")]
+
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         if self.config.focus is not None:
             raise UserError(

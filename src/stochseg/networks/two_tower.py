@@ -130,6 +130,20 @@ class LabelTower(nn.Module):
             nn.init.normal_(last.weight, std=0.02)  # components that begin alike would stay alike
             self.share = nn.Sequential(nn.SiLU(), zeroed(nn.Linear(config.light[-1], self.components)))
 
+    @torch.no_grad()
+    def grow(self, single: LabelTower) -> bool:
+        """Begin a head of several components with one of a single map, if it fits. They repeat it with another
+        threshold each: components that begin alike would stay alike."""
+        own, theirs = self.head[-1], single.head[-1]
+        weight = theirs.weight.repeat(self.components, 1, 1, 1)
+        if weight.shape != own.weight.shape:
+            return False
+        own.weight.copy_(weight)
+        bias = theirs.bias.repeat(self.components).unflatten(0, (self.components, self.num_classes, -1))
+        bias[:, 1:] += torch.linspace(-2.5, 2.5, self.components, device=bias.device)[:, None, None]
+        own.bias.copy_(bias.flatten())
+        return True
+
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the components "b m" and the logits of x0 under each, "b m l h w"."""
         levels = self.pyramid(F.pixel_unshuffle(onehot, self.patch), self.time(t), added)

@@ -49,6 +49,9 @@ class TrainConfig(Config):
 
     data: DataConfig
     model: ModelSpec
+    start_from: str | None = Field(
+        None, description="begin with the weights of this model: a run, a saved model, or a shipped one by name"
+    )
     seed: int = Field(0, ge=0)
     steps: int = Field(ge=1, description="optimiser steps")
     minutes: float | None = Field(

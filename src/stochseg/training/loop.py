@@ -138,6 +138,8 @@ class _Run:
         self.model: StochasticSegmenter = create(
             config.model.name, info.num_classes, info.image_channels, info=info, **config.model.options
         ).to(processes.device)
+        if config.start_from is not None:
+            self._start_from(load(config.start_from, device=processes.device))
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
         self.ema = moving_average(self.model, config.ema)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
@@ -145,6 +147,13 @@ class _Run:
         self.progress = Progress()
         self.amp = _Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(config.validation.steps))
+
+    def _start_from(self, source: StochasticSegmenter) -> None:
+        fresh = self.model.adopt(source)
+        if self.processes.is_main:
+            total = len(self.model.state_dict())
+            text = f"weights of {self.config.start_from}: {total - len(fresh)} of {total} tensors taken"
+            self.console.print(text + (f", new: {', '.join(fresh)}" if fresh else ""), highlight=False)
 
     def restore(self) -> None:
         self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
