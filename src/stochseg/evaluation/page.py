@@ -37,8 +37,9 @@ class Table:
 class Section:
     """A part of the page; whatever is empty is left out.
 
-    picture_file: a PNG file to embed over the whole width; rows: a table of two columns without a head; anchor: the
-    place that links lead to; folded: shown when the reader opens it; parts: sections inside this one.
+    picture_file: a PNG file to embed over the whole width; rows: a table of two columns without a head; small: the
+    pictures stand close together; anchor: the place that links lead to; folded: shown when the reader opens it;
+    parts: sections inside this one.
     """
 
     heading: str
@@ -47,6 +48,7 @@ class Section:
     rows: Sequence[tuple[str, str]] = ()
     code: str = ""
     pictures: Sequence[Picture] = ()
+    small: bool = False
     table: Table | None = None
     anchor: str = ""
     folded: bool = False

@@ -13,6 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
@@ -76,6 +77,18 @@ def _frame(height: int, width: int, below: float = 0.0) -> tuple[Figure, Axes]:
     return figure, axis
 
 
+def whole(picture: np.ndarray, window: tuple[slice, slice]) -> Figure:
+    """A picture "h w 3" with a box around a part of it."""
+    (small,) = shrunk(picture)
+    figure, axis = _frame(*small.shape[:2])
+    axis.imshow(small, interpolation="nearest")
+    scale = small.shape[0] / picture.shape[0]
+    rows, columns = ((s.start * scale, (s.stop - s.start) * scale) for s in window)
+    corner = columns[0] - 0.5, rows[0] - 0.5
+    axis.add_patch(Rectangle(corner, columns[1], rows[1], fill=False, edgecolor="#ffd54a", linewidth=1.4))
+    return figure
+
+
 def outlines(
     picture: np.ndarray, maps: np.ndarray, weights: np.ndarray, info: DatasetInfo, labels: list[int]
 ) -> Figure:
@@ -115,7 +128,7 @@ def value_map(values: np.ndarray, highest: float, colours: str, unit: str) -> Fi
     figure, axis = _frame(*values.shape, BAR)
     axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest")
     tall = figure.get_size_inches()[1]
-    below = figure.add_axes((0.03, 0.72 * BAR / tall, 0.8, 0.16 * BAR / tall))
+    below = figure.add_axes((0.05, 0.72 * BAR / tall, 0.78, 0.16 * BAR / tall))
     bar = figure.colorbar(
         ScalarMappable(Normalize(0, highest), colormaps[colours]), cax=below, orientation="horizontal"
     )
@@ -167,7 +180,7 @@ def histogram(
         values, counts = np.unique(raters.values, return_counts=True)
         for value, count in zip(values, counts, strict=True):  # equal values stand below each other
             heights = [top * (0.97 - 0.09 * i) for i in range(count)]
-            axis.plot([value] * count, heights, "v", color=SECOND, markersize=5, markeredgecolor="white", mew=0.5)
+            axis.plot([value] * count, heights, "v", color=SECOND, markersize=6, markeredgecolor="white", mew=0.5)
     return figure
 
 

@@ -22,6 +22,8 @@ READINGS = 6  # with a picture of their own
 DRAWN = ("area", "longest diameter", "perimeter")
 SMALL = 110  # dots an inch of the pictures of readings
 
+ROOM = 0.6  # of the image's side: what is smaller than this is also shown close up
+
 LEGEND = "Blue line: mean of the samples; grey band: 90% of them."
 RATERS = " Orange triangles: what the raters drew."
 
@@ -29,6 +31,10 @@ RATERS = " Orange triangles: what the raters drew."
 def number(value: float) -> str:
     """Three figures, more only where they are whole."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _count(reading: Hypothesis) -> str:
+    return f"{len(reading.members)} samples" if len(reading.members) > 1 else "1 sample"
 
 
 def spread_text(measured: Measurement) -> str:
@@ -122,6 +128,31 @@ class ImageReport:
             raise UserError(f"question {str(question)!r}: {self.name} is no volume; ask for its area or diameter")
         return self.size if label is None else self.volume[label]
 
+    @cached_property
+    def window(self) -> tuple[slice, slice] | None:
+        """Rows and columns around all that anybody marked; None if that is most of the image, or nothing."""
+        one = one_image(self.samples)
+        marked = (one.labels > 0).any(0).numpy()
+        if self.raters is not None:
+            marked = marked | (self.raters > 0).any(0).numpy()
+        h, w = marked.shape
+        if not marked.any():
+            return None
+        ends = [np.flatnonzero(marked.any(axis))[[0, -1]] for axis in (1, 0)]
+        side = max(24, int(1.8 * max(last - first + 1 for first, last in ends)))
+        if side > ROOM * min(h, w):
+            return None
+        starts = [
+            int(np.clip((first + last + 1 - side) // 2, 0, size - side))
+            for (first, last), size in zip(ends, (h, w), strict=True)
+        ]
+        return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)
+
+    def _view(self, *maps: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The picture and maps "… h w" of it, close up if that helps, and small enough to draw."""
+        rows, columns = self.window or (slice(None), slice(None))
+        return figures.shrunk(self.picture[rows, columns], *(part[..., rows, columns] for part in maps))
+
     # --- the section ---
 
     def section(self, heading: str = "", text: str = "", anchor: str = "") -> Section:
@@ -141,19 +172,20 @@ class ImageReport:
     def _maps(self) -> list[Picture]:
         one = one_image(self.samples)
         mean, entropy = self.samples.mean[0].cpu(), self.samples.entropy[0].cpu()
-        picture, maps, marked, nats = figures.shrunk(
-            self.picture, one.labels.numpy(), (1 - mean[0]).numpy(), entropy.numpy()
-        )
+        picture, maps, marked, nats = self._view(one.labels.numpy(), (1 - mean[0]).numpy(), entropy.numpy())
         at = f", {self.where}" if self.where else ""
         found = []
+        if self.window is not None:
+            whole = figures.embed_picture(figures.whole(self.picture, self.window))
+            found.append(Picture(whole, f"The whole image{at}.", "The box is what the other pictures show close up."))
         if self.raters is not None:
-            _, raters = figures.shrunk(self.picture, self.raters.numpy())
+            _, raters = self._view(self.raters.numpy())
             names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(raters)))
             found.append(
                 Picture(
                     figures.embed_picture(figures.rater_outlines(picture, raters, names)),
-                    f"{len(raters)} raters" if len(raters) > 1 else "The rater",
-                    "What each of them drew.",
+                    f"{len(raters)} raters." if len(raters) > 1 else "The rater.",
+                    "What each drew, a colour each.",
                 )
             )
         drawn = figures.outlines(picture, maps, one.weights.numpy(), self.info, self.labels)
@@ -178,12 +210,12 @@ class ImageReport:
         ]
 
     def _readings(self) -> Section:
-        picture, *medoids = figures.shrunk(self.picture, *(r.medoid.numpy() for r in self.readings[:READINGS]))
+        picture, *medoids = self._view(*(r.medoid.numpy() for r in self.readings[:READINGS]))
         shown = []
         for reading, medoid in zip(self.readings, medoids, strict=False):
             low, high = reading.interval
             name = f"{reading.probability:.0%} {reading.name}"
-            caption = f"({low:.0%} – {high:.0%}; {len(reading.members)} samples)"
+            caption = f"({low:.0%} – {high:.0%}; {_count(reading)})"
             shown.append(
                 Picture(figures.embed_picture(figures.reading(picture, medoid, self.info), SMALL), name, caption)
             )
@@ -195,6 +227,7 @@ class ImageReport:
             "Samples that resemble each other are one reading, shown by its most typical sample. The percentage is its "
             "share of the samples; in brackets, where that share would settle (95%) if more samples were drawn." + left,
             pictures=shown,
+            small=True,
         )
 
     def _sizes(self) -> Section:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ class Result(Part):
 
     inputs: tuple[InputFile, ...] = Field(min_length=1)
     model: ModelFacts
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
     evaluations: int = 1
     notices: tuple[str, ...] = ()
     image: Geometry
@@ -126,10 +125,10 @@ def read_image(
     if image.spacing_mm is None:
         labels, mean = (_pages(folder / f"{name}.tif", image) for name in ("samples", "mean"))
     else:
-        nifti = partial(_volume, folder, image)
-        disagreement = nifti("entropy", ...).reshape(image.slices, -1).sum(1)
+        disagreement = _volume(folder, image, "entropy", slice(None)).reshape(image.slices, -1).sum(1)
         shown = int(disagreement.argmax()) if original is not None and disagreement.any() else result.overlay_slice
-        labels, mean = (np.moveaxis(nifti(name, shown), -1, 0) for name in ("samples", "mean"))
+        place = slice(shown, shown + 1)
+        labels, mean = (np.moveaxis(_volume(folder, image, name, place)[0], -1, 0) for name in ("samples", "mean"))
         spacing = image.spacing_mm[1:]
     picture, note = _picture(folder, result, original, shown)
     expected = (result.samples, len(result.classes), image.height, image.width)
@@ -178,17 +177,14 @@ def _pages(file: Path, image: Geometry) -> np.ndarray:
         raise UserError(f"{file} cannot be read ({error}); {AGAIN}") from None
 
 
-def _volume(folder: Path, image: Geometry, name: str, which: Any) -> np.ndarray:
-    """A slice "h w …" of a NIfTI file, or all of them, "s h w …". Only what is asked for is read into memory."""
+def _volume(folder: Path, image: Geometry, name: str, which: slice) -> np.ndarray:
+    """Slices of a NIfTI file, "s h w …". Only what is asked for is read into memory."""
     file = folder / f"{name}.nii.gz"
     nibabel = medical("nibabel", str(file))
-    axis = 2 if image.slice_axis is None else image.slice_axis
-    lattice = Lattice(np.eye(4), axis)
+    lattice = Lattice(np.eye(4), 2 if image.slice_axis is None else image.slice_axis)
+    place = tuple(which if i == lattice.axis else slice(None) for i in range(3))
     try:
-        data = nibabel.load(file).dataobj
-        place = tuple(slice(which, which + 1) if i == axis else slice(None) for i in range(3))
-        stack = lattice.stacked(np.asarray(data) if which is ... else np.asarray(data[place]))
-        return stack if which is ... else stack[0]
+        return lattice.stacked(np.asarray(nibabel.load(file).dataobj[place]))
     except Exception as error:  # a damaged file can fail in any way, anywhere in a decoder
         raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {AGAIN}") from None
 

@@ -157,7 +157,7 @@ def report_run(
         **options,
     )
     sections = [_numbers(result, facts)]
-    cases = _cases(result, seen)
+    cases = _cases(result)
     images = []
     for done, (kind, i) in enumerate(cases, start=1):
         images.append((kind, i, _draw(model, data, seen.index[i], samples, seed, options, spacing, questions)))
@@ -288,8 +288,8 @@ def _disagreement(result: Evaluation, seen: Collector) -> Section:
         ),
     ]
     text = (
-        "Each point is one image. Does the model doubt where people disagree? Points that rise together say yes; points "
-        "on the diagonal say that it doubts as much as they do."
+        "Each point is one image. Does the model doubt where people disagree? Points that rise together say yes; "
+        "points on the diagonal say that it doubts as much as they do."
     )
     return Section("Disagreement of model and raters", text, pictures=plots)
 
@@ -334,7 +334,7 @@ def _curve(
 # --- cases -----------------------------------------------------------------------------------------------
 
 
-def _cases(result: Evaluation, seen: Collector) -> list[tuple[str, int]]:
+def _cases(result: Evaluation) -> list[tuple[str, int]]:
     """(kind, row) of the best, median and worst images by GED, no image twice."""
     order = np.argsort([row["ged_unbiased"] for row in result.images], kind="stable").tolist()
     count = min(CASES, max(1, len(order) // 3))
