@@ -37,8 +37,8 @@ class Table:
 class Section:
     """A part of the page; whatever is empty is left out.
 
-    picture_file: a PNG file to embed over the whole width; rows: a table of two columns without a head; small: the
-    pictures stand close together; anchor: the place that links lead to; folded: shown when the reader opens it;
+    picture_file: a PNG file to embed over the whole width; rows: a table of two columns without a head; width: of the
+    narrowest picture, in letters; anchor: the place that links lead to; folded: shown when the reader opens it;
     parts: sections inside this one.
     """
 
@@ -48,7 +48,7 @@ class Section:
     rows: Sequence[tuple[str, str]] = ()
     code: str = ""
     pictures: Sequence[Picture] = ()
-    small: bool = False
+    width: float = 17.0
     table: Table | None = None
     anchor: str = ""
     folded: bool = False

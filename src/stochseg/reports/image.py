@@ -165,6 +165,7 @@ class ImageReport:
             heading or self.name,
             " ".join(word for word in words if word),
             pictures=self._maps(),
+            width=14.0,
             anchor=anchor,
             parts=parts,
         )
@@ -227,7 +228,7 @@ class ImageReport:
             "Samples that resemble each other are one reading, shown by its most typical sample. The percentage is its "
             "share of the samples; in brackets, where that share would settle (95%) if more samples were drawn." + left,
             pictures=shown,
-            small=True,
+            width=8.5,
         )
 
     def _sizes(self) -> Section:
