@@ -161,11 +161,12 @@ class ImageReport:
         parts = [self._readings(), self._sizes()]
         if self.measured:
             parts.append(Section("All measurements", table=self._table(), folded=True))
+        pictures = self._maps()
         return Section(
             heading or self.name,
             " ".join(word for word in words if word),
-            pictures=self._maps(),
-            width=14.0,
+            pictures=pictures,
+            width=17.0 if len(pictures) == 3 else 14.0,  # all in a row where there is room
             anchor=anchor,
             parts=parts,
         )
