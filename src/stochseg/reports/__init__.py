@@ -2,6 +2,6 @@
 
 from stochseg.reports.predictions import is_predictions, report_predictions
 from stochseg.reports.questions import Question
-from stochseg.reports.runs import report_run
+from stochseg.reports.runs import RunFacts, report_run
 
-__all__ = ["Question", "is_predictions", "report_predictions", "report_run"]
+__all__ = ["Question", "RunFacts", "is_predictions", "report_predictions", "report_run"]
