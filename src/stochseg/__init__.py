@@ -50,7 +50,18 @@ __all__ = [
     "save",
 ]
 
-_MODULES = {"core", "data", "evaluation", "inference", "metrics", "models", "networks", "recipes", "training"}
+_MODULES = {
+    "core",
+    "data",
+    "evaluation",
+    "inference",
+    "metrics",
+    "models",
+    "networks",
+    "recipes",
+    "reports",
+    "training",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from stochseg import cli_data
+from stochseg import cli_data, cli_report
 from stochseg._version import __version__
 from stochseg.cli_data import PLAIN, console, messages
 from stochseg.errors import UserError
@@ -448,6 +448,12 @@ def compare(
         table.add_row(*(cells if not row["problem"] else [row["method"], row["problem"]]))
     console.print(table)
     console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png …", **PLAIN)
+
+
+app.command(
+    epilog='Predictions: stochseg report predictions --spacing 0.7 --ask "longest diameter > 6 mm". A run: stochseg '
+    "report runs/mine --limit 50. A shipped model: stochseg report lidc --data data/lidc.h5."
+)(cli_report.report)
 
 
 def _words(text: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -10,6 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stochseg.errors import UserError
+
+
+def sha256(file: Path) -> str:
+    """Checksum of a file's content."""
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while content := handle.read(2**20):
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def write_text(file: Path, text: str) -> Path:

@@ -72,11 +72,13 @@ def evaluate(
     seed: int = 0,
     limit: int | None = None,
     keep: int = 4,
+    each: Callable[[int, Batch, Samples], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Draw `samples` label maps for each image (or for `limit` of them, evenly spread) and compare with the raters.
 
     GED_n and HM-IoU_n for every n of the literature up to `samples` use the first n of the same draws.
+    each: is shown every image's number in the data, its batch of one and its samples.
     """
     if samples < 2:
         raise UserError(f"evaluate needs at least 2 samples an image, got {samples}")
@@ -96,7 +98,7 @@ def evaluate(
     rows, kept, bins, confusion, squares = [], [], [], [], []
     for done, i in enumerate(chosen):
         example = data[i]
-        image = _for_model(example.image, data.info, model.info)
+        image = for_model(example.image, data.info, model.info)
         began = time.perf_counter()
         out = model.sample(image[None], samples, seed=seed, **options).to("cpu")
         seconds = time.perf_counter() - began
@@ -106,6 +108,8 @@ def evaluate(
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
         squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
         confusion.append(_confusion(out, example.labels, data.info.ignore))
+        if each is not None:
+            each(i, batch, out)
         if len(kept) < keep:
             kept.append((example, out))
         if progress is not None:
@@ -139,7 +143,7 @@ def evaluate(
     return Evaluation(metrics, rows, settings, kept, modes)
 
 
-def _for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
+def for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
     """The image as the model expects it: data of another folder may be normalised in another way."""
     if data.normalisation == model.normalisation:
         return image

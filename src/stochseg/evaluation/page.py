@@ -15,14 +15,44 @@ from stochseg.files import write_text
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture inside the page. uri: "data:…"; name: what it shows, in bold; caption: what to see in it."""
+
+    uri: str
+    name: str
+    caption: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """links: the place in the page that the first cell of each row leads to."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    links: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of the page; whatever is empty is left out. `picture` is a PNG file to embed."""
+    """A part of the page; whatever is empty is left out.
+
+    picture_file: a PNG file to embed over the whole width; rows: a table of two columns without a head; width: of the
+    narrowest picture, in letters; anchor: the place that links lead to; folded: shown when the reader opens it;
+    parts: sections inside this one.
+    """
 
     heading: str
     text: str = ""
     picture_file: Path | None = None
     rows: Sequence[tuple[str, str]] = ()
     code: str = ""
+    pictures: Sequence[Picture] = ()
+    width: float = 17.0
+    table: Table | None = None
+    anchor: str = ""
+    folded: bool = False
+    parts: Sequence[Section] = ()
 
     @property
     def picture(self) -> str:
@@ -30,9 +60,10 @@ class Section:
         return base64.b64encode(self.picture_file.read_bytes()).decode() if self.picture_file else ""
 
 
-def write_page(file: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+def write_page(file: Path, title: str, lead: str, sections: Sequence[Section], foot: str = "") -> Path:
     source = (files("stochseg.evaluation") / "templates" / "page.html").read_text()
-    text = Environment(autoescape=True).from_string(source).render(title=title, lead=lead, sections=sections)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    text = environment.from_string(source).render(title=title, lead=lead, sections=sections, foot=foot)
     return write_text(file, text)
 
 

@@ -58,7 +58,8 @@ def plot(
     figure.get_layout_engine().set(w_pad=0.05, h_pad=0.06, wspace=0.02, hspace=0.02)
     top, bottom = figure.subfigures(2, 1, height_ratios=[CELL * tall + 0.55, CELL * tall + 0.95])
     first, second, third, last = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
-    _outlines(first, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
+    draw_outlines(first, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
+    _title(first, f"outlines of {len(chosen.labels)} samples")
     mean = samples.mean[which].cpu()
     _field(second, (1 - mean[0]).numpy(), 1.0, "viridis", "probability of foreground")
     highest = float(np.log(info.num_classes))
@@ -104,7 +105,7 @@ def _title(axis: Axes, text: str) -> None:
     axis.set_title(text, fontsize=9.5, pad=4)
 
 
-def _outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> None:
+def draw_outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> None:
     """The outline of a region, closed also where it touches the edge of the picture."""
     if region.any():
         h, w = region.shape
@@ -118,9 +119,10 @@ def _outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> None:
         )
 
 
-def _outlines(
+def draw_outlines(
     axis: Axes, picture: np.ndarray, maps: np.ndarray, weights: np.ndarray, info: DatasetInfo, labels: list[int]
 ) -> None:
+    """A picture "h w 3" with the outlines of these classes in every map "n h w"; frequent ones are strong."""
     axis.imshow(picture, interpolation="nearest")
     axis.set_axis_off()
     # Equal samples are drawn once, as strong as they are many: a thousand lines would only be slow.
@@ -130,10 +132,9 @@ def _outlines(
     for flat, part in zip(unique, share, strict=True):
         for label in reversed(labels):  # a ring shares its inner border with what it surrounds, which is on top
             region = flat.reshape(maps.shape[1:]) == label
-            _outline(axis, region, info.colours[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
+            draw_outline(axis, region, info.colours[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
     axis.set_xlim(-0.5, picture.shape[1] - 0.5)
     axis.set_ylim(picture.shape[0] - 0.5, -0.5)
-    _title(axis, f"outlines of {len(maps)} samples")
     if len(labels) > 1:
         names = class_names(info.num_classes, info)
         handles = [Line2D([], [], color=info.colours[c], label=names[c]) for c in labels[:8]]
@@ -193,15 +194,19 @@ def _spread_text(measured: Measurement) -> str:
     return f"{measured.quantile(0.5):.4g} ({low:.4g} – {high:.4g})"
 
 
-def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: DatasetInfo) -> None:
-    labels = reading.medoid.numpy()
+def draw_reading(axis: Axes, picture: np.ndarray, labels: np.ndarray, info: DatasetInfo) -> None:
+    """A picture "h w 3" with a label map "h w" in the classes' colours."""
     palette = np.array([to_rgb(c) for c in info.colours])
     marked = (labels > 0)[..., None]
     axis.imshow(np.where(marked, 0.65 * picture + 0.35 * palette[labels], picture), interpolation="nearest")
     for label in np.unique(labels[labels > 0])[::-1]:
-        _outline(axis, labels == label, info.colours[label], linewidths=1.4)
+        draw_outline(axis, labels == label, info.colours[label], linewidths=1.4)
     axis.set_xlim(-0.5, labels.shape[1] - 0.5)
     axis.set_ylim(labels.shape[0] - 0.5, -0.5)
+
+
+def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: DatasetInfo) -> None:
+    draw_reading(axis, picture, reading.medoid.numpy(), info)
     low, high = reading.interval
     axis.set_title(f"{reading.probability:.0%}", fontsize=13, fontweight="bold", pad=17)
     note = f"{reading.name} ({low:.0%} – {high:.0%})"

@@ -21,7 +21,7 @@ from torch import Tensor
 from stochseg._version import __version__
 from stochseg.config import Config
 from stochseg.errors import UserError
-from stochseg.files import recover_folder
+from stochseg.files import recover_folder, sha256
 from stochseg.inference.sources import FORMAT, RESULT, Source, Stack, find_sources, is_result, medical
 from stochseg.inference.writers import label_type, to_dicom_seg, write_result
 from stochseg.models import StochasticSegmenter
@@ -219,7 +219,7 @@ def _jobs(
         folder, read = out / source.name, list[Job]()
 
         def act(source: Source = source, folder: Path = folder, read: list[Job] = read) -> None:
-            files = [{"file": str(file), "sha256": _sha256(file)} for file in source.files]
+            files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
             if overwrite or not _is_complete(folder, files, plan):
                 read.append(_read(source, files, plan))
 
@@ -229,14 +229,6 @@ def _jobs(
         elif not read:
             tell(Outcome(str(source.files[0]), "kept", folder))
         yield from read
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while content := handle.read(2**20):
-            digest.update(content)
-    return digest.hexdigest()
 
 
 def _is_complete(folder: Path, files: Sequence[dict[str, str]], plan: Plan) -> bool:

@@ -46,6 +46,11 @@ class Lattice:
     unit: float = 1.0
     """Millimetres in a unit of the affine."""
 
+    def stacked(self, volume: np.ndarray) -> np.ndarray:
+        """An array "x y z …" as a stack "s h w …"."""
+        across, down = (i for i in range(3) if i != self.axis)
+        return np.moveaxis(volume, (self.axis, down, across), (0, 1, 2))
+
     def place(self, stack: np.ndarray) -> np.ndarray:
         """A stack "s h w …" as an array "x y z …"."""
         across, down = (i for i in range(3) if i != self.axis)
@@ -172,12 +177,16 @@ def _longer(source: Source, depth: int) -> str:
 
 def _file(path: Path, name: str, axis: int | None) -> Source:
     """name: relative to what was given; its folders become part of the result's name."""
-    flat = stem(name).replace("/", "-")
-    if path.name.lower().endswith(NIFTI):
-        return Source(flat, (path,), partial(read_nifti, path, axis))
-    if _is_dicom(path):
-        return Source(flat, (path,), partial(read_series, (path,)))
-    return Source(flat, (path,), partial(read_picture, path))
+    return Source(stem(name).replace("/", "-"), (path,), partial(read_files, (path,), axis))
+
+
+def read_files(files: Sequence[Path], axis: int | None = None) -> Stack:
+    """The file of a picture or a volume, or the files of a DICOM series."""
+    if files[0].name.lower().endswith(NIFTI):
+        return read_nifti(files[0], axis)
+    if len(files) > 1 or _is_dicom(files[0]):
+        return read_series(files)
+    return read_picture(files[0])
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
@@ -267,8 +276,7 @@ def read_nifti(file: Path, axis: int | None = None) -> Stack:
     axis = (thin[0] if len(thin) == 1 else 2) if axis is None else axis
     unit = MILLIMETRES.get(image.header.get_xyzt_units()[0], 1.0)
     lattice = Lattice(image.affine, axis, image.header.copy(), unit)
-    across, down = (i for i in range(3) if i != axis)
-    return Stack(np.moveaxis(values, (axis, down, across), (0, 1, 2)), lattice)
+    return Stack(lattice.stacked(values), lattice)
 
 
 # ---------------------------------------------------------------------- DICOM

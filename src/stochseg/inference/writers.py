@@ -220,6 +220,7 @@ def measure(samples: Samples, stack: Stack, info: DatasetInfo) -> dict[str, Any]
             {
                 "label": label,
                 "name": name,
+                "colour": info.colours[label],
                 "fused": round(float(fused[label]) * size, 6),
                 "samples": [round(float(count) * size, 6) for count in counts[:, label]],
             }
@@ -238,13 +239,13 @@ def most_foreground(fused: np.ndarray) -> int:
 def overlay(raw: np.ndarray, fused: np.ndarray, info: DatasetInfo) -> Image.Image:
     """The image "h w" or "h w c" with every class but the background in its colour."""
     channels = raw.reshape(*raw.shape[:2], -1)
-    grey = _eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
+    grey = eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
     colours = np.array([_rgb(colour) for colour in info.colours], np.float32)[fused]
     mixed = grey + OPACITY * (colours - grey)
     return Image.fromarray(np.where(fused[..., None] == 0, grey, mixed).round().astype(np.uint8))
 
 
-def _eight_bits(raw: np.ndarray) -> np.ndarray:
+def eight_bits(raw: np.ndarray) -> np.ndarray:
     """Intensities for the eye, 0..255: as they are if they are such, otherwise from the darkest to the brightest
     hundredth."""
     raw = raw.astype(np.float32)

@@ -1,0 +1,365 @@
+"""Reports: one page that needs nothing else, names every image, and says what the samples say."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import stochseg
+from stochseg.data import Phantoms
+from stochseg.errors import UserError
+from stochseg.evaluation import evaluate
+from stochseg.inference import Options, predict
+from stochseg.metrics import ged
+from stochseg.reports import Question, figures, report_predictions, report_run
+from stochseg.reports.image import number, spread_text
+from stochseg.reports.predictions import read_image, read_result
+from stochseg.reports.runs import Collector, RunFacts, _cases, reliability
+from stochseg.training import train
+from stochseg.types import Batch
+
+RNG = np.random.default_rng(0)
+ASK = Question.parse("longest diameter > 6 px")
+
+
+class Page(HTMLParser):
+    """What a page holds: addresses, places, headings, all text."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.images, self.links, self.places, self.tags, self.words = [], [], [], [], []
+        self.feed(file.read_text())
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.tags.append(tag)
+        self.places += [values["id"]] if "id" in values else []
+        if tag == "img":
+            self.images.append((values["alt"], values["src"]))
+        self.links += [values[key] for key in ("href", "src") if key in values and tag != "img"]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def check(self):
+        assert self.images
+        for alt, source in self.images:
+            assert alt
+            assert re.match(r"data:image/(png|jpeg|svg\+xml);base64,", source)
+        assert not {"script", "link", "iframe", "object"}.intersection(self.tags)
+        for link in self.links:
+            assert link.startswith("#")
+            assert link[1:] in self.places
+        assert len(set(self.places)) == len(self.places)
+        return self
+
+
+def lively(name="ccdm-fast", **config):
+    """A tiny model whose labels depend on the image."""
+    torch.manual_seed(0)
+    small = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 3}
+    model = stochseg.create(name, 2, 1, **{**small, **config})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lively()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Two pictures and a volume with millimetres."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, size in (("a", (20, 24)), ("b <&>", (12, 9))):
+        Image.fromarray(RNG.integers(0, 256, size, dtype=np.uint8)).save(folder / f"{name}.png")
+    volume = RNG.integers(0, 256, (12, 10, 4)).astype(np.float32)
+    nibabel.Nifti1Image(volume, np.diag([0.5, 0.8, 2.0, 1.0])).to_filename(folder / "volume.nii.gz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def predicted(model, inputs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("predicted") / "out"
+    assert all(o.status == "done" for o in predict(model, [inputs], out, Options(samples=7), origin="tiny"))
+    return out
+
+
+@pytest.fixture
+def copied(predicted, tmp_path):
+    """The result of one picture, free to be spoiled."""
+    (tmp_path / "out/a").mkdir(parents=True)
+    for file in (predicted / "a").iterdir():
+        (tmp_path / "out/a" / file.name).write_bytes(file.read_bytes())
+    return tmp_path / "out"
+
+
+# --- predictions ------------------------------------------------------------------------------------------
+
+
+def test_page_of_predictions(run, model, inputs, predicted, tmp_path):
+    file = tmp_path / "new" / "page.html"
+    code, out, said = run("report", predicted, "--out", file, "--ask", "longest diameter > 6", "--spacing", "2,3")
+    assert code == 0, said
+    assert f"written to {file}" in out
+    assert [p.name for p in file.parent.iterdir()] == ["page.html"]
+    page = Page(file).check()
+    assert file.stat().st_size < 3 * 400_000
+    drawn = model.sample(np.asarray(Image.open(inputs / "a.png")), 7)
+    for reading in stochseg.hypotheses(drawn, info=model.info if model.info.class_names else None):
+        assert f"{reading.probability:.0%}" in page.text
+    area = stochseg.measure(drawn, "area", label=1, spacing=(2, 3))
+    assert spread_text(area) in page.text
+    long = stochseg.measure(drawn, "longest diameter", spacing=(2, 3)).probability(">", 6)
+    assert f"a: P(longest diameter > 6) = {long:.0%} (" in out
+    assert f"P(longest diameter > 6) = {long:.0%} (" in page.text
+    for name in ("a", "b <&>", "volume"):
+        assert page.words.count(name) >= 2, "in the table of contents and over its section"
+
+
+def test_of_a_volume_all_is_measured_and_the_most_disputed_slice_is_shown(model, inputs, predicted):
+    image = read_image(predicted / "volume", read_result(predicted / "volume"))
+    values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
+    drawn = [model.sample(part, 7) for part in values]
+    shown = int(np.argmax([float(d.entropy.sum()) for d in drawn]))
+    assert image.where == f"slice {shown + 1} of 4"
+    assert (image.samples.labels == drawn[shown].labels).all()
+    assert image.spacing == pytest.approx((0.8, 0.5))
+    pixels = sum((d.labels[0] == 1).flatten(1).sum(1).double().numpy() for d in drawn)
+    np.testing.assert_allclose(image.volume[1].values, pixels * 0.8, rtol=1e-5)
+    assert image.volume[1].unit == "mm³"
+    middle = float(np.median(pixels)) * 0.8 + 0.3  # between two values
+    asked = Question.parse(f"volume > {middle} mm3")
+    again = read_image(predicted / "volume", read_result(predicted / "volume"), None, [asked])
+    assert again.answers[0].probability == pytest.approx((pixels * 0.8 > middle).mean())
+    assert f"volume of {model.info.names[1]}" in str(again.section().parts[-1].table.rows)
+
+
+def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):
+    for name in ("one", "two"):
+        report_predictions(predicted / "a", tmp_path / f"{name}.html", questions=[ASK])
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_limit_says_what_is_left_out(predicted, tmp_path):
+    images = report_predictions(predicted, tmp_path / "page.html", limit=1)
+    assert [image.name for image in images] == ["a"]
+    assert "1 of 3, evenly spread" in Page(tmp_path / "page.html").text
+
+
+def test_without_the_input_the_overlay_is_drawn_on(copied, tmp_path):
+    record = json.loads((copied / "a/result.json").read_text())
+    record["inputs"][0]["file"] = str(tmp_path / "gone.png")
+    (copied / "a/result.json").write_text(json.dumps(record))
+    report_predictions(copied, tmp_path / "page.html")
+    assert "gone.png is not there any more" in Page(tmp_path / "page.html").check().text
+
+
+def test_a_large_photograph_stays_small(tmp_path, model):
+    picture = RNG.random((1300, 700, 3))
+    assert figures.shrunk(picture, np.zeros((2, 1300, 700)))[1].shape == (2, 434, 234)
+    plot = figures.outlines(figures.shrunk(picture)[0], np.zeros((1, 434, 234)), np.ones(1), model.info, [])
+    uri = figures.embed_picture(plot)
+    assert uri.startswith("data:image/jpeg")
+    assert len(uri) < 600_000
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("result.json", "{", "is not valid JSON .* predict this input again with --overwrite"),
+        ("result.json", '{"format": "other"}', "expected format 'stochseg-prediction', got 'other'"),
+        ("result.json", '{"format": "stochseg-prediction"}', "key 'inputs': Field required"),
+        ("samples.tif", "no picture", "samples.tif cannot be read .* predict this input again"),
+        ("mean.tif", None, "mean.tif cannot be read"),
+    ],
+)
+def test_what_is_broken_is_named_and_nothing_is_written(run, copied, tmp_path, file, content, says):
+    (copied / "a" / file).unlink()
+    if content is not None:
+        (copied / "a" / file).write_text(content)
+    code, _, messages = run("report", copied, "--out", tmp_path / "page.html")
+    assert code == 2
+    assert re.search(says, messages)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_files_that_do_not_fit_each_other_are_refused(copied):
+    record = json.loads((copied / "a/result.json").read_text())
+    for part in record["classes"]:
+        part["samples"] = part["samples"][:-1]
+    (copied / "a/result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"tells of \(6, 2, 20, 24\) .* files beside it of \(7, 2, 20, 24\)"):
+        read_image(copied / "a", read_result(copied / "a"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "nowhere: expected a folder that .* no such folder"),
+        (["empty"], "with result.json or train.yaml in it; it is empty"),
+        (["other"], "got a.txt, b.txt"),
+        (["other/a.txt"], "it is a file"),
+        (["lidc"], "lidc is a model without a run, .* give --data"),
+        (["lidc", "--data", "no.h5"], "no data at no.h5"),
+        (["out", "--spacing", "0.7,x"], "--spacing: expected millimetres a pixel"),
+        (["out", "--ask", "beauty > 3"], "question 'beauty > 3': expected a measure .area, "),
+        (["out", "--ask", "area > many"], "expected a measure"),
+        (["out", "--ask", "area > 5 mm2"], "is in mm², but what was measured is in px²; give .* --spacing"),
+        (["out", "--ask", "area of moon > 5"], "no class is called 'moon'; known: "),
+        (["out", "--ask", "volume > 5"], "a is no volume"),
+        (["out", "--curve", "5,x"], "--curve: expected numbers of steps"),
+        (["out", "--out", "empty"], "--out empty is a folder"),
+    ],
+)
+def test_mistakes(run, copied, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "other" / name).write_text("")
+    code, _, messages = run("report", *arguments)
+    assert code == 2
+    assert re.search(says, messages)
+    assert not list(tmp_path.rglob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("longest diameter > 6 mm", Question("longest diameter", "", ">", 6.0, "mm")),
+        (" area of ground glass<=12.5mm2", Question("area", "ground glass", "<=", 12.5, "mm²")),
+        ("components == 2", Question("components", "", "==", 2.0, "")),
+    ],
+)
+def test_questions(text, question):
+    assert Question.parse(text) == question
+    assert Question.parse(str(question)) == question
+
+
+# --- a run ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny_run("data.options.size=16", "steps=2", "data.val.count=7"), out, device="cpu")
+    return out
+
+
+def test_page_of_a_run(run, trained):
+    earlier = {"ged_4": 0.123456, "settings": {"images": 9, "samples": 4}}
+    (trained / "evaluation").mkdir()
+    (trained / "evaluation/metrics.json").write_text(json.dumps(earlier))
+    code, out, _ = run("report", trained, "-n", 4, "--curve", "1,3", "--curve-images", 2, "--seed", 5)
+    assert code == 0
+    assert str(trained / "report.html") in out
+    page = Page(trained / "report.html").check()
+    data = Phantoms("val", size=16, count=7)
+    model = stochseg.load(trained)
+    result = evaluate(model, data, samples=4, seed=5)
+    for key in ("ged_4", "hm_iou_4", "ged_unbiased", "diversity_unbiased", "ece", "brier", "miou", "mode_tv"):
+        assert f"{result.metrics[key]:.4f}" in page.text
+    assert "0.1235" in page.text
+    assert "earlier: 9 images, n = 4" in page.text
+    order = np.argsort([row["ged_unbiased"] for row in result.images], kind="stable")
+    for kind, place in (("Best", order[0]), ("Worst", order[-1])):
+        assert f"{kind}: {result.images[place]['id']}" in page.words
+    for steps in (1, 3):
+        part = evaluate(model, data, samples=4, seed=5, steps=steps, limit=2)
+        assert f"{steps} {part.metrics['ged_4']:.4f} {part.metrics['hm_iou_4']:.4f}" in page.text
+    headings = ("Calibration", "Disagreement of model and raters", "Known truth", "Quality against steps", "Training")
+    assert all(heading in page.words for heading in headings)
+
+
+def test_a_model_on_a_folder_with_void_and_without_steps(run, folder_root, tmp_path):
+    info = stochseg.DatasetInfo(num_classes=2, image_channels=1, ignore=255)
+    model = stochseg.create("unet-ce", 2, 1, info=info, base=4, multipliers=[1, 2], blocks=1, attention=[])
+    stochseg.save(model, tmp_path / "model")
+    code, _, _ = run("report", tmp_path / "model", "--data", folder_root, "-n", 2, "--spacing", 0.5)
+    assert code == 0
+    page = Page(tmp_path / "model/report.html").check()
+    assert "Worst: c" in page.words
+    assert "mm²" in page.text
+    assert "Quality against steps" not in page.text
+    code, _, messages = run("report", tmp_path / "model", "--data", folder_root, "--curve", "5")
+    assert code == 2
+    assert "has no steps to vary" in messages
+
+
+def test_cases_are_drawn_again_as_they_were_counted(model, tmp_path):
+    data = Phantoms("val", size=16, count=5)
+    result = report_run(model, data, tmp_path / "page.html", RunFacts("tiny"), samples=3, curve=[], seed=2)
+    rows = {row["id"]: row for row in result.images}
+    out = model.sample(data[3].image[None], 3, seed=2)
+    assert ged(out.labels, data[3].labels[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "kinds"),
+    [
+        (1, ["Worst"]),
+        (2, ["Best", "Worst"]),
+        (4, ["Best", "Median", "Worst"]),
+        (9, ["Best"] * 2 + ["Median"] * 2 + ["Worst"] * 2),
+    ],
+)
+def test_no_case_is_shown_twice(count, kinds):
+    scores = RNG.permutation(count) / 10
+    result = type("Result", (), {"images": [{"ged_unbiased": score} for score in scores]})
+    cases = _cases(result)
+    assert [kind for kind, _ in cases] == kinds
+    assert len({i for _, i in cases}) == len(cases)
+    ordered = [scores[i] for _, i in cases]
+    assert ordered == sorted(ordered)
+    if count > 3:
+        assert np.median(scores) in ordered or count % 2 == 0
+
+
+def test_reliability_counts_every_label_of_every_pixel():
+    mean = torch.rand(2, 3, 4, 5).softmax(1)
+    raters = torch.randint(3, (2, 4, 4, 5))
+    mask = torch.rand(2, 4, 4, 5) > 0.3
+    bins = reliability(mean, raters, mask, bins=5)
+    count, said, chosen = np.zeros(5), np.zeros(5), np.zeros(5)
+    for b, k, y, x in np.ndindex(2, 4, 4, 5):
+        for label in (1, 2):
+            p = mean[b, label, y, x].item()
+            if mask[b, k, y, x]:
+                count[int(p * 5)] += 1
+                said[int(p * 5)] += p
+                chosen[int(p * 5)] += raters[b, k, y, x] == label
+    np.testing.assert_allclose(bins.count, count)
+    np.testing.assert_allclose(bins.confidence_sum, said)
+    np.testing.assert_allclose(bins.correct_sum, chosen)
+
+
+def test_disagreement_is_the_mean_distance_of_two_raters_and_void_counts_for_nobody():
+    labels = torch.tensor([[[1, 1, 0]], [[1, 0, 0]], [[0, 0, 0]]])
+    example = stochseg.Example(torch.zeros(1, 1, 3), labels, "x")
+    seen = Collector(2)
+    half = stochseg.Samples(
+        torch.zeros(1, 2, 1, 3, dtype=torch.long), torch.full((1, 2, 1, 3), 0.5), torch.ones(1, 2), 0
+    )
+    seen(0, Batch.collate([example]), half)
+    assert seen.disagreement == [pytest.approx((0.5 + 1 + 1) / 3)]
+    theirs = -sum(p * np.log(p) + (1 - p) * np.log(1 - p) for p in (2 / 3, 1 / 3))
+    assert seen.entropy == [pytest.approx((theirs, 3 * np.log(2)))]
+    void = stochseg.Example(torch.zeros(1, 1, 3), torch.tensor([[[1, 1, 9]], [[1, 9, 0]]]), "y")
+    seen(1, Batch.collate([void], ignore=9), half)
+    assert seen.disagreement[1] == 0
+    assert seen.entropy[1] == pytest.approx((0, np.log(2)))
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (12.345, "12.3"), (999.4, "999"), (12345.6, "12,346")])
+def test_numbers_are_short(value, text):
+    assert number(value) == text
