@@ -2,6 +2,7 @@
 
 from stochseg.evaluation.evaluate import Evaluation, evaluate, steps_curve, table, write_results
 from stochseg.evaluation.figures import forward_process, qualitative, quality_against_steps, write_figure
+from stochseg.evaluation.fusion import fusion_miou
 from stochseg.evaluation.page import evaluation_page
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "evaluate",
     "evaluation_page",
     "forward_process",
+    "fusion_miou",
     "qualitative",
     "quality_against_steps",
     "steps_curve",

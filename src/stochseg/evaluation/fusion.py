@@ -1,0 +1,44 @@
+"""One map out of several samples: mIoU of a data set against the number of samples and the rule that fuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+
+from stochseg.data import SegmentationData, spread
+from stochseg.evaluation.evaluate import for_model
+from stochseg.metrics import confusion_matrix, miou
+from stochseg.models import StochasticSegmenter
+
+Fusion = Literal["mean", "vote"]
+
+
+def fusion_miou(
+    model: StochasticSegmenter,
+    data: SegmentationData,
+    *,
+    counts: Sequence[int] = (1, 5, 10),
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> dict[tuple[int, Fusion], float]:
+    """mIoU of the fused map by (number of samples, rule), from the confusion matrix of the whole data set, at the
+    resolution of the data. `options` are those of `sample`."""
+    rules: tuple[Fusion, ...] = get_args(Fusion)
+    shape = (data.info.num_classes, data.info.num_classes)
+    confusion = {(n, rule): torch.zeros(shape, dtype=torch.int64) for n in counts for rule in rules}
+    chosen = spread(len(data), len(data) if limit is None else limit)
+    for done, i in enumerate(chosen):
+        example = data[i]
+        image = for_model(example.image, data.info, model.info)[None]
+        for n in counts:  # each from the first n of the same samples; a mean is over all that are drawn
+            out = model.sample(image, n, seed=seed, **options).to("cpu")
+            for rule in rules:
+                fused = out.fused(rule)[0].expand_as(example.labels)
+                confusion[n, rule] += confusion_matrix(fused, example.labels, data.info.num_classes, data.info.ignore)
+        if progress is not None:
+            progress(done + 1, len(chosen))
+    return {key: miou(counted).item() for key, counted in confusion.items()}
