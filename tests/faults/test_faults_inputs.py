@@ -19,6 +19,7 @@ TINY = {
     "cimd": {**UNET, "ambiguity_channels": [4]},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},
+    "jprob-unet": {"channels": [4], "convs": 1, "latent": 2, "flow_width": 4},
     "mose": UNET,
     "phiseg": {"channels": [4, 4], "convs": 1, "levels": 1},
     "pixelseg": {**UNET, "pixel_width": 4, "pixel_layers": 1},
