@@ -25,7 +25,7 @@ PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 SMALLEST = {
     "analog-bits": {**UNET, "num_steps": 20},
     "ccdm": UNET,
-    "cflow": {**UNET, "base": 12, "convs": 1, "latent": 3},
+    "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
     # Its weight of 1/1000 would hide the encoders' gradients from the test that looks for them.

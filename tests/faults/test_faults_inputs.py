@@ -15,7 +15,7 @@ TINY = {
     "car": {**UNET, "patch_width": 4},
     "ccdm": UNET,
     "ccdm-fast": {"tower": [4], "light": [4]},
-    "cflow": {**UNET, "convs": 1, "latent": 2},
+    "cflow": {"channels": [4], "convs": 1, "latent": 2},
     "cimd": {**UNET, "ambiguity_channels": [4]},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "hprob-unet": {"channels": [4, 4], "blocks": 1, "latents": [1]},

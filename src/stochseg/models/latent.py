@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.core import NOISES, Noise, SeededNoise
+from stochseg.core import NOISES, Noise, SeededNoise, standard_normal
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
 from stochseg.networks.denoisers import Condition, one_hot, pad_to_multiple
@@ -50,7 +50,7 @@ def draws_from(noise: Noise) -> Choose:
     """At each level a draw from its own distribution."""
 
     def choose(gaussian: Gaussian) -> Tensor:
-        return gaussian.draw(noise.uniform(gaussian.mean.shape))
+        return gaussian.draw(standard_normal(noise, gaussian.mean.shape))
 
     return choose
 
