@@ -27,6 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.models.base import Key
+from stochseg.models.ccdm import CCDM
 from stochseg.models.gaussian import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.registry import register
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
@@ -50,6 +51,7 @@ class AnalogBits(GaussianDiffusion):
     """Gaussian diffusion of the labels' bits, with self-conditioning."""
 
     Config: ClassVar[type[AnalogBitsConfig]] = AnalogBitsConfig
+    training_defaults: ClassVar = CCDM.training_defaults  # as the paper trained it for its tables
 
     def __init__(self, info: DatasetInfo, config: AnalogBitsConfig):
         super().__init__(info, config, bit_codes(info.num_classes))

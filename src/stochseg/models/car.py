@@ -114,6 +114,7 @@ class CAR(StochasticSegmenter):
     """A calibrated network, and a refinement of it that an adversary keeps coherent."""
 
     Config: ClassVar[type[CARConfig]] = CARConfig
+    training_defaults: ClassVar = {"lr": 2e-4}
 
     def __init__(self, info: DatasetInfo, config: CARConfig):
         super().__init__(info, config)

@@ -19,6 +19,7 @@ class CCDM(CategoricalDiffusion):
     """Diffusion over label maps, conditioned on the image by concatenation and, if asked, frozen features."""
 
     Config: ClassVar[type[CCDMConfig]] = CCDMConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 64, "ema": 0.99995}
     hot = ("denoiser.unet",)
 
     def __init__(self, info: DatasetInfo, config: CCDMConfig):

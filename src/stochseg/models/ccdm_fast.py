@@ -38,6 +38,16 @@ class CCDMFast(CategoricalDiffusion):
     """The same diffusion as `ccdm` with another denoiser and cheaper defaults."""
 
     Config: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
+    training_defaults: ClassVar = {
+        "lr": 1e-3,
+        "final_lr": 1e-5,
+        "decay": "tail",
+        "warmup": 200,
+        "ema": 0.999,
+        "clip": 1.0,
+        "batch_size": 32,
+        "precision": "auto",
+    }
     hot = ("denoiser.image_tower", "denoiser.label_tower")
     updates: Tensor
 

@@ -83,6 +83,7 @@ class CIMD(GaussianDiffusion):
     """Gaussian diffusion of the mask with learned variance and an ambiguity penalty."""
 
     Config: ClassVar[type[CIMDConfig]] = CIMDConfig
+    training_defaults: ClassVar = {"lr": 1e-4}
 
     def __init__(self, info: DatasetInfo, config: CIMDConfig):
         super().__init__(info, config, mask_codes(info.num_classes))

@@ -118,6 +118,13 @@ class FlowSSN(StochasticSegmenter):
     """A straight-line flow from image-dependent normal logits to label maps."""
 
     Config: ClassVar[type[FlowSSNConfig]] = FlowSSNConfig
+    training_defaults: ClassVar = {
+        "optimizer": "adamw",
+        "weight_decay": 1e-4,
+        "lr": 1e-4,
+        "batch_size": 32,
+        "ema": 0.9999,
+    }
 
     def __init__(self, info: DatasetInfo, config: FlowSSNConfig):
         super().__init__(info, config)

@@ -160,6 +160,7 @@ class HProbUNet(LatentSegmenter):
     """Latent maps at the coarsest scales of the decoder, trained with GECO."""
 
     Config: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
 
     def __init__(self, info: DatasetInfo, config: HProbUNetConfig):
         super().__init__(info, config)

@@ -106,6 +106,7 @@ class MoSE(StochasticSegmenter):
     """A gate over stochastic experts; samples may be weighted."""
 
     Config: ClassVar[type[MoSEConfig]] = MoSEConfig
+    training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 16}
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: MoSEConfig):

@@ -127,6 +127,7 @@ class PHiSeg(LatentSegmenter):
     """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
 
     Config: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
 
     def __init__(self, info: DatasetInfo, config: PHiSegConfig):
         super().__init__(info, config)

@@ -17,6 +17,7 @@ Cost: one pass an image, whatever n. Needs the extra `zoo`.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, ClassVar
 
@@ -35,6 +36,20 @@ STRIDE = 32
 
 PUBLISHED = {"upernet": {"decoder_channels": 512}}
 """Options of an architecture in the paper's tables where they are not the library's."""
+
+CONVOLUTIONAL = {
+    "optimizer": "sgd",
+    "lr": 1e-2,
+    "final_lr": 0.0,
+    "power": 0.9,
+    "weight_decay": 5e-5,
+    "batch_size": 32,
+}
+TRANSFORMER = {"optimizer": "adamw", "lr": 1e-4, "final_lr": 0.0, "weight_decay": 1e-2, "batch_size": 32}
+"""How the paper trained them on Cityscapes."""
+
+TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
+"""Encoders that are trained as the paper's Swin is."""
 
 
 class SMPConfig(DeterministicConfig):
@@ -96,5 +111,11 @@ def smp_class(name: str) -> type[SMPSegmenter]:
     architecture, slash, encoder = name.removeprefix("smp:").partition("/")
     if not (architecture and slash and encoder):
         raise UserError(f"expected a name like smp:deeplabv3/resnet50, architecture and encoder, got {name!r}")
-    members = {"name": name, "architecture": architecture.lower(), "encoder": encoder, "__doc__": f"{name}."}
+    members = {
+        "name": name,
+        "architecture": architecture.lower(),
+        "encoder": encoder,
+        "training_defaults": TRANSFORMER if TRANSFORMERS.search(encoder) else CONVOLUTIONAL,
+        "__doc__": f"{name}.",
+    }
     return type("SMPSegmenter", (SMPSegmenter,), members)

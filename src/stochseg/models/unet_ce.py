@@ -21,6 +21,7 @@ class UNetCE(DeterministicSegmenter):
     """The paper's U-Net without steps, with cross-entropy."""
 
     Config: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
     hot = ("unet",)
 
     def __init__(self, info: DatasetInfo, config: UNetCEConfig):
