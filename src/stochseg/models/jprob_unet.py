@@ -2,8 +2,8 @@
 
 Idea: image x and map y are generated together from latents z, 8 numbers at each of 5 levels, so that z holds what the
 image shows and what raters make of it. Convolutional encoders give a Gaussian q(z | x, y) and a Gaussian of the image
-alone; a NICE flow f turns the second into a distribution of any shape, the prior. A mask decoder reads z and the
-encoder's features of the image at every level, an image decoder reads z alone.
+alone; a NICE flow f bends the second into the prior, which is no Gaussian. A mask decoder reads z and the encoder's
+features of the image at every level, an image decoder reads z alone.
 
     q(z | x, y) = N(m_q, s_q²),   p(z | x) = N(f(z); m_p(x), s_p(x)²) |det df/dz|
     loss = Σ_pixels |x - x̂(z)| + Σ_pixels CE(y, ŷ(x, z)) + β KL,   z ~ q,   β = 10
@@ -12,12 +12,13 @@ encoder's features of the image at every level, an image decoder reads z alone.
 Training sends draws of the posterior through f to where the Gaussian of the image is, sampling sends draws of that
 Gaussian back through the inverse of f; both are one pass of a small network.
 
-Differs from the original: all 40 latents go through one flow, so that levels may depend on each other; the KL is that
-of the flow, by one draw; z is tiled over its level, in the image decoder with the coordinates of each position, because
-a tiled vector says nothing of place; the prior's encoder is that of the U-Net itself; there is no batch normalisation,
-log σ is limited, and cross-entropy over any number of classes replaces its binary form. Its remedies against latents
-that collapse when there is one rater an image are left out. The loss is divided by the number of pixels, a constant; of
-several image channels the mean is taken. Void pixels are no label in the posterior's input.
+Differs from the original: written from its description, with choices of our own. All 40 latents go through one flow, so
+that levels may depend on each other; the KL is that of the flow, by one draw; z is tiled over its level, in the image
+decoder with the coordinates of each position, because a tiled vector says nothing of place; the prior's encoder is that
+of the U-Net; there is no batch normalisation, log σ is limited, and cross-entropy over any number of classes replaces
+its binary form. Its remedies against latents that collapse where raters are few are left out. The loss is divided by
+the number of pixels, a constant; of several image channels the mean is taken. Void pixels are no label in the
+posterior's input.
 
 Cost: the encoder once an image; a sample takes the inverse flow and the mask decoder.
 """
@@ -58,11 +59,6 @@ class JProbUNetConfig(LatentConfig):
     flow_width: int = Field(64, ge=1, description="hidden units of a coupling layer")
     image_weight: float = Field(1.0, ge=0, description="weight of the image's L1 against the map's cross-entropy")
     beta: float = Field(10.0, ge=0, description="weight of the KL against sums over pixels")
-
-    @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
 
 
 class LevelEncoder(nn.Module):

@@ -21,9 +21,15 @@ from stochseg.types import Samples
 
 
 class LatentConfig(Config):
-    """How many samples are decoded at once."""
+    """Levels, each of half the resolution of the one before, and how many samples are decoded at once."""
 
+    channels: tuple[int, ...] = Field(min_length=1, description="channels a level, finest first")
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels decoded at once, scaled for other sizes")
+
+    @property
+    def stride(self) -> int:
+        """Height and width are padded to multiples of this."""
+        return 2 ** (len(self.channels) - 1)
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,6 @@ class PHiSegConfig(LatentConfig):
     kl_growth: float = Field(4.0, gt=0, description="the KL of level i weighs this to the power of i; 0 is the finest")
 
     @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
-
-    @property
     def lift(self) -> int:
         """How many times the finest latents must be doubled in size to reach the image's."""
         return len(self.channels) - self.levels

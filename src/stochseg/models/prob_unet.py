@@ -47,11 +47,6 @@ class ProbUNetConfig(LatentConfig):
     beta: float = Field(10.0, ge=0, description="weight of the KL against the sum of cross-entropies")
     l2: float = Field(1e-5, ge=0, description="weight of half the squared norm of all parameters")
 
-    @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
-
 
 class LatentEncoder(nn.Module):
     """A contracting path, the mean over all positions, and a Gaussian over "b latent"."""
