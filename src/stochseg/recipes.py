@@ -12,6 +12,7 @@ from typing import Any
 from stochseg.data import data_at
 from stochseg.errors import unknown_name
 from stochseg.models import MODELS, StochasticSegmenter, create
+from stochseg.models.registry import find_class, known
 from stochseg.training.config import TrainConfig, override, read_config
 
 # Minutes on two cores. Cross-entropy instead of the bound, which hardly weighs the noisy steps where a sample takes its
@@ -86,13 +87,7 @@ def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
     return {
         "data": {"name": "store", "options": {"path": "data/lidc.h5"}, "augment": "flip-rotate"},
         "model": {"name": "ccdm-fast", "options": {"focus": 64, **model}},
-        "lr": 1e-3,
-        "final_lr": 1e-5,
-        "decay": "tail",
-        "warmup": 200,
-        "ema": 0.999,
-        "clip": 1.0,
-        "precision": "auto",
+        **MODELS["ccdm-fast"].training_defaults,
         "validation": {"every": 500, "images": 100, "samples": 16},
         "save_every": 250,
         **training,
@@ -176,8 +171,8 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
         values = read_config(Path(name)).model_dump(mode="json")
     elif name in RECIPES:
         values = RECIPES[name]
-    elif name in MODELS:
-        values = {**_SMALL, **MODELS[name].training_defaults, "model": {"name": name}}
+    elif known(name):
+        values = {**_SMALL, **find_class(name).training_defaults, "model": {"name": name}}
     else:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])
     if data is not None:
@@ -188,7 +183,7 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
 
 def fresh_model(name: str) -> StochasticSegmenter:
     """The model of a recipe with untrained weights, without opening its data."""
-    if name in MODELS:
+    if known(name):
         return create(name, 2, 1)
     if name not in RECIPES:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])

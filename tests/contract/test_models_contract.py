@@ -25,7 +25,7 @@ PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 SMALLEST = {
     "analog-bits": {**UNET, "num_steps": 20},
     "ccdm": UNET,
-    "cflow": {**UNET, "base": 12, "convs": 1, "latent": 3},
+    "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
     # Its weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
@@ -37,6 +37,7 @@ SMALLEST = {
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
+    "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
     "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
     "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
     "mose": {**UNET, "base": 12},

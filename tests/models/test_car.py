@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from readings import two_readings
 
 from stochseg.core import SeededNoise, draw_normal
 from stochseg.models import create
@@ -118,3 +119,21 @@ def test_mean_of_samples_is_pulled_to_the_calibration_network():
     mean = model.sample(IMAGE, 30).mean[:, 1]
     assert mean.mean().item() == pytest.approx(0.2, abs=0.05)
     assert (mean - 0.2).abs().mean() < 0.08
+
+
+def test_both_readings_are_drawn_with_their_frequencies():
+    """In so short a game the published weights leave one reading only. Here calibration outweighs the adversary, and it
+    holds the mean of 16 samples to F, which is closer to the mean of all than that of 5."""
+    torch.manual_seed(0)
+    weights = {"adversarial": 1.0, "calibration": 20.0, "discriminator_lr": 1.0}
+    model = create("car", 2, 1, **{**TINY, **weights, "patch_levels": 1, "latent": 2, "samples": 16})
+    image, labels = two_readings(size=4)
+    image, labels = image.expand(2, -1, -1, -1), labels.expand(2, -1, -1, -1)
+    optimizer = torch.optim.Adam([{**g, "lr": 5e-3 * g["lr_factor"]} for g in model.parameter_groups()])
+    for step in range(200):
+        optimizer.zero_grad()
+        model(image, labels, keys=[(1, step, i) for i in range(2)])["loss"].backward()
+        optimizer.step()
+    share = model.sample(image[:1], 400).labels[0].float().mean((1, 2))
+    assert 0.5 < (share > 0.95).float().mean() < 0.85
+    assert 0.15 < (share < 0.05).float().mean() < 0.45

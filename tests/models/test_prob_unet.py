@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from readings import learn
 
-from stochseg.core import SeededNoise
+from stochseg.core import SeededNoise, standard_normal
 from stochseg.models import create
-from stochseg.networks.latents import Gaussian, standard_normal
+from stochseg.networks.latents import Gaussian
 
 TINY = {"channels": [4, 8], "convs": 1, "latent": 2}
 
@@ -33,7 +33,7 @@ def test_loss_is_cross_entropy_at_a_draw_of_the_posterior_and_kl():
     noise.uniform((2, 1))  # the rater
     q = model.posterior(torch.cat([x, F.one_hot(y[:, 0], 3).permute(0, 3, 1, 2).float()], 1))
     p = model.prior(x)
-    z = q.mean + q.log_sigma.exp() * standard_normal(noise.uniform((2, 2)))
+    z = q.mean + q.log_sigma.exp() * standard_normal(noise, (2, 2))
     features = model.combiner.from_features(model.expanding(*reversed_levels(model, x)))
     sums = F.cross_entropy(model.combiner(features, z), y[:, 0], reduction="none").sum((1, 2))
     norm = sum((w**2).sum() for w in model.parameters())

@@ -1,9 +1,10 @@
-"""Planar flows: invertible, with the right determinant, whatever their parameters."""
+"""Flows: invertible, with the right determinant, whatever their parameters."""
 
+import pytest
 import torch
 from torch.autograd.functional import jacobian
 
-from stochseg.networks.flows import LEAST_SLOPE, PlanarFlows, planar
+from stochseg.networks.flows import LEAST_SLOPE, NICE, PlanarFlows, planar
 
 
 def parameters(b=6, d=4, scale=3.0):
@@ -89,3 +90,50 @@ def test_each_example_has_flows_of_its_own():
     z = torch.randn(1, 3).expand(2, -1)
     out, _ = flows(z, torch.randn(2, 5))
     assert not torch.allclose(out[0], out[1])
+
+
+# --- NICE -------------------------------------------------------------------------------------------------
+
+
+def nice(latent, count=4):
+    """A flow that bends: it begins as the identity."""
+    flow = NICE(latent, count, width=16).double()
+    for parameter in flow.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return flow
+
+
+@pytest.mark.parametrize("latent", [2, 5, 8])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_nice_is_inverted_exactly(latent, count):
+    flow, z = nice(latent, count), 3 * torch.randn(20, latent, dtype=torch.float64)
+    out, _ = flow(z)
+    assert (out - z).abs().max() > 0.1
+    torch.testing.assert_close(flow.inverse(out), z)
+    torch.testing.assert_close(flow(flow.inverse(z))[0], z)
+
+
+@pytest.mark.parametrize("latent", [2, 5, 8])
+def test_log_determinant_of_nice_is_that_of_the_jacobian(latent):
+    flow, z = nice(latent), torch.randn(3, latent, dtype=torch.float64)
+    _, log_det = flow(z)
+    for i in range(3):
+        matrix = jacobian(lambda x: flow(x[None])[0][0], z[i])
+        assert (matrix - matrix.diag().diag()).abs().max() > 0.01
+        torch.testing.assert_close(log_det[i], torch.linalg.slogdet(matrix).logabsdet)
+
+
+def test_every_number_of_nice_moves_and_moves_others():
+    """Two couplings are enough for each half to depend on the other."""
+    flow, z = nice(6, 2), torch.randn(6, dtype=torch.float64)
+    matrix = jacobian(lambda x: flow(x[None])[0][0], z)
+    assert (matrix[0::2, 1::2].abs().sum(1) > 0).all()
+    assert (matrix[1::2, 0::2].abs().sum(1) > 0).all()
+
+
+def test_nice_begins_as_the_identity():
+    z = torch.randn(4, 7)
+    out, log_det = NICE(7)(z)
+    assert torch.equal(out, z)
+    assert torch.equal(log_det, torch.zeros(4))
+    assert torch.equal(NICE(7).inverse(z), z)

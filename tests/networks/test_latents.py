@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 from torch.distributions import Independent, Normal, kl_divergence
 
-from stochseg.networks.latents import LOG_SIGMA_LIMIT, Gaussian, GaussianHead, standard_normal
+from stochseg.networks.latents import LOG_SIGMA_LIMIT, Gaussian, GaussianHead
 
 
 def gaussian(seed, *shape):
@@ -22,8 +22,8 @@ def as_torch(g):
 def test_kl_is_what_sampling_says(shape):
     """E_q[log q - log p] over 4000 draws, within 5 standard errors."""
     q, p, draws = gaussian(0, *shape), gaussian(1, *shape), 4_000
-    u = torch.rand(draws, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    terms = torch.stack([q.log_prob(z) - p.log_prob(z) for z in (q.draw(x) for x in u)])
+    eps = torch.randn(draws, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    terms = torch.stack([q.log_prob(z) - p.log_prob(z) for z in (q.draw(x) for x in eps)])
     error = terms.std(0) / draws**0.5
     assert ((terms.mean(0) - q.kl(p)).abs() < 5 * error).all()
 
@@ -36,25 +36,17 @@ def test_kl_and_density_are_those_of_torch():
 
 
 def test_draws_follow_the_distribution():
-    u = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
-    z = Gaussian(torch.tensor(1.5), torch.tensor(-0.7)).draw(u)
+    eps = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    z = Gaussian(torch.tensor(1.5), torch.tensor(-0.7)).draw(eps)
     assert stats.kstest(z.numpy(), stats.norm(1.5, 2.718281828**-0.7).cdf).pvalue > 1e-3
-
-
-def test_normal_numbers_are_finite_at_the_ends_of_the_uniforms():
-    ends = torch.tensor([0.0, 2.0**-24, 0.5, 1 - 2.0**-24])
-    z = standard_normal(ends)
-    assert torch.isfinite(z).all()
-    assert (z.diff() > 0).all()
-    assert z[2] == 0
 
 
 def test_a_draw_is_differentiable_in_mean_and_sigma():
     mean, log_sigma = (torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    u = torch.rand(3, 2, dtype=torch.float64)
-    Gaussian(mean, log_sigma).draw(u).sum().backward()
+    eps = torch.randn(3, 2, dtype=torch.float64)
+    Gaussian(mean, log_sigma).draw(eps).sum().backward()
     torch.testing.assert_close(mean.grad, torch.ones(3, 2, dtype=torch.float64))
-    torch.testing.assert_close(log_sigma.grad, (log_sigma.exp() * standard_normal(u)).detach())
+    torch.testing.assert_close(log_sigma.grad, (log_sigma.exp() * eps).detach())
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])

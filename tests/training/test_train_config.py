@@ -6,6 +6,8 @@ from itertools import pairwise
 import pytest
 
 from stochseg.errors import UserError
+from stochseg.models import MODELS
+from stochseg.models.registry import find_class
 from stochseg.recipes import RECIPES, fresh_model, recipe
 from stochseg.training import override, read_config
 from stochseg.training.config import write_config
@@ -108,6 +110,15 @@ def test_every_recipe_is_a_config_and_a_model(name):
     known = re.compile(r"miou|(ged|hm_iou)_\d+")
     assert all(known.fullmatch(key) for key in recipe(name).published)
     fresh_model(name)
+
+
+@pytest.mark.parametrize("name", [*sorted(MODELS), "smp:unet/resnet18", "smp:upernet/tu-swin_tiny_patch4_window7_224"])
+def test_a_model_trains_by_its_own_name_as_its_authors_did(name):
+    config = recipe(name, ["steps=7"])
+    assert (config.model.name, config.steps) == (name, 7)
+    for key, value in find_class(name).training_defaults.items():
+        assert getattr(config, key) == value
+    assert recipe(name, ["lr=0.125"]).lr == 0.125
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones():

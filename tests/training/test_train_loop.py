@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import stochseg.training.loop as loop
 from stochseg.errors import UserError
-from stochseg.models import load
+from stochseg.models import create, load
 from stochseg.models.ccdm import CCDM
 from stochseg.networks import ENCODERS, ImageEncoder
 from stochseg.training import TrainingDiverged, train
@@ -241,6 +241,30 @@ def test_the_optimiser_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     train(config, tmp_path / "run", device="cpu")
     assert seen == pytest.approx([config.lr * config.lr_factor(i) for i in range(6)])
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_other_optimisers_stop_and_go_on(tiny_run, tmp_path, monkeypatch, optimizer):
+    config = tiny_run(f"optimizer={optimizer}", "weight_decay=0.1", "steps=4")
+    train(config, tmp_path / "straight", device="cpu")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "run", device="cpu")
+    train(config, tmp_path / "run", resume=True, device="cpu")
+    assert_same_run(tmp_path / "run", tmp_path / "straight")
+
+
+def test_weight_decay_shrinks_what_has_no_gradient(tiny_run, tmp_path, monkeypatch):
+    """One step of AdamW without a gradient: every weight loses lr · decay of itself."""
+    monkeypatch.setattr(CCDM, "loss", lambda self, *_: {"loss": 0 * sum(p.sum() for p in self.parameters())})
+    config = tiny_run("optimizer=adamw", "weight_decay=0.5", "steps=1", "lr=0.1", "ema=0")
+    train(config, tmp_path / "run", device="cpu")
+    torch.manual_seed(config.seed)
+    before = create("ccdm", 2, 1, **config.model.options).state_dict()
+    after = load(tmp_path / "run/last").state_dict()
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], 0.95 * value)
 
 
 def test_clipping_bounds_the_gradient(tiny_run, tmp_path):

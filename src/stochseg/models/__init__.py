@@ -9,6 +9,7 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     cimd,
     flow_ssn,
     hprob_unet,
+    jprob_unet,
     mose,
     phiseg,
     pixelseg,

@@ -9,12 +9,14 @@ With self-conditioning, f also reads an earlier estimate x0~ of the bits: in tra
 probability one half (without a gradient through it), else 0; in sampling the estimate of the previous step. A sample is
 read by thresholding at 0.
 
-What differs from the original: where L is not a power of two, some thresholded codes are no label; the nearest code
+Differs from the original: where L is not a power of two, some thresholded codes are no label; the nearest code
 that is one is taken instead. Time is discrete (T = 250, as in the CCDM comparison), t uniform. The asymmetric time
 intervals, a trick for few steps, are left out: the exact jumps of `core.gaussian` take any grid. Per-pixel
 probabilities (for `Samples.mean`) read the last estimate of a bit, an expectation, as the bit's probability.
 
 Cost: one U-Net pass a step and sample, in training 1.5 a draw.
+
+Parameters in print: 9M.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.models.base import Key
+from stochseg.models.ccdm import CCDM
 from stochseg.models.gaussian import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.registry import register
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
@@ -50,6 +53,7 @@ class AnalogBits(GaussianDiffusion):
     """Gaussian diffusion of the labels' bits, with self-conditioning."""
 
     Config: ClassVar[type[AnalogBitsConfig]] = AnalogBitsConfig
+    training_defaults: ClassVar = CCDM.training_defaults  # as the paper trained it for its tables
 
     def __init__(self, info: DatasetInfo, config: AnalogBitsConfig):
         super().__init__(info, config, bit_codes(info.num_classes))

@@ -14,7 +14,7 @@ All three learn at once, as one loss in which each term reaches only the paramet
 a D whose parameters are detached, D sees detached samples, and G sees a detached F. The learning rate of a run is G's
 (2e-4 in the paper); `parameter_groups` gives F and D theirs, and all of them the betas (0.5, 0.99).
 
-What differs from the original:
+Differs from the original:
 - F and G are U-Nets of the library, F is trained alongside rather than before;
 - D judges patches and takes any image size, where the released one ends in one linear layer of a fixed size; it is
   updated at every step (the released schedule freezes it for 200 of 250 steps) at its 20 times lower rate;
@@ -114,6 +114,7 @@ class CAR(StochasticSegmenter):
     """A calibrated network, and a refinement of it that an adversary keeps coherent."""
 
     Config: ClassVar[type[CARConfig]] = CARConfig
+    training_defaults: ClassVar = {"lr": 2e-4}
 
     def __init__(self, info: DatasetInfo, config: CARConfig):
         super().__init__(info, config)

@@ -1,4 +1,18 @@
-"""CCDM made cheap: an image tower run once an image, a light denoiser run a few times a sample."""
+"""CCDM made cheap: an image tower run once an image, a light denoiser run a few times a sample.
+
+Idea: the diffusion of `ccdm`, with a network in two parts. The image tower holds most of the weights and never sees a
+label; what it finds is added to each level of a label tower, which alone runs at every step. Both work on cells of 2×2
+pixels. Training draws several (rater, t) pairs of an image, all served by one pass of the image tower.
+
+    f_θ(x_t, t, image) = label tower(x_t, t, image tower(image))
+    loss = E -log f_θ(x_t, t, image)[x0],   t = T u^(1/2),   u uniform
+
+Differs from `ccdm`: cross-entropy on x0, more of it at noisy t, where a sample takes its mode; few steps with the
+sampler `sticky`; one first step for all samples of an image; labels may be held to the centre of the image (`focus`);
+the head may propose several maps with a probability each (`components`), so that pixels are drawn together.
+
+Cost: the image tower once an image, the label tower 10 times a sample.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +52,16 @@ class CCDMFast(CategoricalDiffusion):
     """The same diffusion as `ccdm` with another denoiser and cheaper defaults."""
 
     Config: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
+    training_defaults: ClassVar = {
+        "lr": 1e-3,
+        "final_lr": 1e-5,
+        "decay": "tail",
+        "warmup": 200,
+        "ema": 0.999,
+        "clip": 1.0,
+        "batch_size": 32,
+        "precision": "auto",
+    }
     hot = ("denoiser.image_tower", "denoiser.label_tower")
     updates: Tensor
 

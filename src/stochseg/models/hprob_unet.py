@@ -59,11 +59,6 @@ class HProbUNetConfig(LatentConfig):
     share: float = Field(0.02, gt=0, le=1, description="of the pixels that enter the loss")
     pick: Literal["gumbel", "hardest"] = Field("gumbel", description="how they are chosen")
 
-    @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
-
 
 class BottleneckBlock(nn.Module):
     """ReLU and 3×3 convolution of half the channels, `convs` times; 1×1 back to all of them; + the input."""
@@ -160,6 +155,7 @@ class HProbUNet(LatentSegmenter):
     """Latent maps at the coarsest scales of the decoder, trained with GECO."""
 
     Config: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
 
     def __init__(self, info: DatasetInfo, config: HProbUNetConfig):
         super().__init__(info, config)

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.core import NOISES, Noise, SeededNoise
+from stochseg.core import NOISES, Noise, SeededNoise, standard_normal
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
 from stochseg.networks.denoisers import Condition, one_hot, pad_to_multiple
@@ -21,9 +21,15 @@ from stochseg.types import Samples
 
 
 class LatentConfig(Config):
-    """How many samples are decoded at once."""
+    """Levels, each of half the resolution of the one before, and how many samples are decoded at once."""
 
+    channels: tuple[int, ...] = Field(min_length=1, description="channels a level, finest first")
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels decoded at once, scaled for other sizes")
+
+    @property
+    def stride(self) -> int:
+        """Height and width are padded to multiples of this."""
+        return 2 ** (len(self.channels) - 1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def draws_from(noise: Noise) -> Choose:
     """At each level a draw from its own distribution."""
 
     def choose(gaussian: Gaussian) -> Tensor:
-        return gaussian.draw(noise.uniform(gaussian.mean.shape))
+        return gaussian.draw(standard_normal(noise, gaussian.mean.shape))
 
     return choose
 

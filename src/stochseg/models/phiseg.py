@@ -51,11 +51,6 @@ class PHiSegConfig(LatentConfig):
     kl_growth: float = Field(4.0, gt=0, description="the KL of level i weighs this to the power of i; 0 is the finest")
 
     @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
-
-    @property
     def lift(self) -> int:
         """How many times the finest latents must be doubled in size to reach the image's."""
         return len(self.channels) - self.levels
@@ -127,6 +122,7 @@ class PHiSeg(LatentSegmenter):
     """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
 
     Config: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
 
     def __init__(self, info: DatasetInfo, config: PHiSegConfig):
         super().__init__(info, config)

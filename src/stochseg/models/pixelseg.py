@@ -10,7 +10,7 @@ convolution then gives the full resolution from the U-Net's own logits and from 
 Loss: cross-entropy at full resolution plus cross-entropy at half resolution with class weights (background 1,
 foreground 3), against one random rater a step.
 
-What differs from the original:
+Differs from the original:
 - class weights w tilt what is learned to q ∝ w·p; sampling divides by w again, so that frequencies are those of the
   raters. The released code samples from q;
 - the last convolution also sees the sampled half map, not only its logits, which do not know their own pixel;

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.models.base import Key
-from stochseg.models.latent import LatentConfig, LatentSegmenter
+from stochseg.models.latent import LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
 from stochseg.networks.denoisers import Condition, pad_to_multiple
 from stochseg.networks.latents import Gaussian, GaussianHead
@@ -47,11 +47,6 @@ class ProbUNetConfig(LatentConfig):
     beta: float = Field(10.0, ge=0, description="weight of the KL against the sum of cross-entropies")
     l2: float = Field(1e-5, ge=0, description="weight of half the squared norm of all parameters")
 
-    @property
-    def stride(self) -> int:
-        """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
-
 
 class LatentEncoder(nn.Module):
     """A contracting path, the mean over all positions, and a Gaussian over "b latent"."""
@@ -63,8 +58,15 @@ class LatentEncoder(nn.Module):
         )
         self.head = GaussianHead(config.channels[-1], config.latent)
 
+    def features(self, x: Tensor) -> Tensor:
+        """What the Gaussian is predicted from, "b c 1 1"."""
+        return self.path(x)[-1].mean((-2, -1), keepdim=True)
+
     def forward(self, x: Tensor) -> Gaussian:
-        out = self.head(self.path(x)[-1].mean((-2, -1), keepdim=True))
+        return self.gaussian(self.features(x))
+
+    def gaussian(self, features: Tensor) -> Gaussian:
+        out = self.head(features)
         return Gaussian(out.mean.flatten(1), out.log_sigma.flatten(1))
 
 
@@ -95,6 +97,8 @@ class ProbUNet(LatentSegmenter):
     """One latent vector an image and sample, joined to the U-Net's last features."""
 
     Config: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
+    Posterior: ClassVar[type[LatentEncoder]] = LatentEncoder
 
     def __init__(self, info: DatasetInfo, config: ProbUNetConfig):
         super().__init__(info, config)
@@ -102,7 +106,7 @@ class ProbUNet(LatentSegmenter):
         self.contracting = Contracting(info.image_channels, config.channels, stage)
         self.expanding = Expanding(config.channels, stage)
         self.prior = LatentEncoder(info.image_channels, config)
-        self.posterior = LatentEncoder(info.image_channels + info.num_classes, config)
+        self.posterior = self.Posterior(info.image_channels + info.num_classes, config)
         self.combiner = Combiner(info.num_classes, config)
 
     def encode(self, image: Tensor) -> Condition:
@@ -118,8 +122,12 @@ class ProbUNet(LatentSegmenter):
         return self.combiner(condition.tensors[0], z)[..., :h, :w].float()
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
-        prior = Gaussian(*condition.tensors[1:])
-        return self.logits(condition, prior.draw(noise.uniform(prior.mean.shape)))
+        return self.logits(condition, draws_from(noise)(Gaussian(*condition.tensors[1:])))
+
+    def infer(self, seen: Tensor, prior: Gaussian, noise: Noise) -> tuple[Tensor, Tensor]:
+        """A draw z "b latent" of the posterior given image and labels, and its KL to the prior, "b"."""
+        posterior = self.posterior(seen)
+        return draws_from(noise)(posterior), posterior.kl(prior)
 
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
@@ -127,12 +135,10 @@ class ProbUNet(LatentSegmenter):
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
         reading, noise = self.read(labels, mask, raters, keys)
         condition = self.encode(image)
-        prior = Gaussian(*condition.tensors[1:])
         onehot = reading.one_hot(self.num_classes, config.stride)
-        posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))
-        z = posterior.draw(noise.uniform(posterior.mean.shape))
-        cross_entropy = reading.cross_entropy(self.logits(condition, z)).mean()
-        kl = posterior.kl(prior).mean()
+        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
+        z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)
+        cross_entropy, kl = reading.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
         norm = torch.stack([p.float().square().sum() for p in self.parameters()]).sum()
         total = cross_entropy + (config.beta * kl + config.l2 * norm / 2) / pixels
         return {"loss": total, "cross_entropy": cross_entropy.detach(), "kl": kl.detach()}

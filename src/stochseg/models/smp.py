@@ -1,22 +1,31 @@
 """Networks of segmentation_models_pytorch and timm, trained with cross-entropy: `smp:architecture/encoder`.
 
-Idea: the deterministic rivals of the paper's tables behind the one interface, e.g.
+Idea: the deterministic rivals of the paper's tables behind the one interface, here with their parameters in print:
 
-    smp:deeplabv3/resnet50  smp:deeplabv3/resnet101  smp:upernet/resnet101
-    smp:upernet/tu-swin_tiny_patch4_window7_224  smp:hrnet/tu-hrnet_w48
+    smp:deeplabv3/resnet50                         39M
+    smp:deeplabv3/resnet101                        58M
+    smp:upernet/resnet101                          83M
+    smp:hrnet/tu-hrnet_w48                         70M
+    smp:upernet/tu-swin_tiny_patch4_window7_224    58M
 
 Any architecture of the library (deeplabv3, upernet, unet, fpn, pspnet, segformer, ...) goes with any of its encoders;
 "tu-..." is any model of timm that gives feature maps. HRNet is built on timm's features. The loss is the cross-entropy
-against one random rater a step; samples are the arg-max n times, or independent pixel draws (`draw`).
+against one random rater a step,
 
-Note: these networks normalise over the batch. In training the loss of a batch is therefore not the mean of the losses
-of its examples, and a batch of one image may be refused; in evaluation an image depends on itself alone.
+    loss = E_rater  mean over pixels  -log softmax(f_θ(image))[y],
+
+and samples are the arg-max n times, or independent pixel draws (`draw`).
+
+Differs from the original: nothing but the rater. Note that these networks normalise over the batch: in training the
+loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in evaluation an
+image depends on itself alone.
 
 Cost: one pass an image, whatever n. Needs the extra `zoo`.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, ClassVar
 
@@ -35,6 +44,20 @@ STRIDE = 32
 
 PUBLISHED = {"upernet": {"decoder_channels": 512}}
 """Options of an architecture in the paper's tables where they are not the library's."""
+
+CONVOLUTIONAL = {
+    "optimizer": "sgd",
+    "lr": 1e-2,
+    "final_lr": 0.0,
+    "power": 0.9,
+    "weight_decay": 5e-5,
+    "batch_size": 32,
+}
+TRANSFORMER = {"optimizer": "adamw", "lr": 1e-4, "final_lr": 0.0, "weight_decay": 1e-2, "batch_size": 32}
+"""How the paper trained them on Cityscapes."""
+
+TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
+"""Encoders that are trained as the paper's Swin is."""
 
 
 class SMPConfig(DeterministicConfig):
@@ -96,5 +119,11 @@ def smp_class(name: str) -> type[SMPSegmenter]:
     architecture, slash, encoder = name.removeprefix("smp:").partition("/")
     if not (architecture and slash and encoder):
         raise UserError(f"expected a name like smp:deeplabv3/resnet50, architecture and encoder, got {name!r}")
-    members = {"name": name, "architecture": architecture.lower(), "encoder": encoder, "__doc__": f"{name}."}
+    members = {
+        "name": name,
+        "architecture": architecture.lower(),
+        "encoder": encoder,
+        "training_defaults": TRANSFORMER if TRANSFORMERS.search(encoder) else CONVOLUTIONAL,
+        "__doc__": f"{name}.",
+    }
     return type("SMPSegmenter", (SMPSegmenter,), members)

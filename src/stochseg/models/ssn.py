@@ -10,7 +10,7 @@ draws of η, half of them the mirror images about μ of the others (antithetic):
 
     loss = - log 1/m  sum_j exp( sum_i log softmax(η_i^j)[y_i] ),   in nats a pixel.
 
-Differences from the original: the backbone is the U-Net shared by all models here. Logits are drawn as
+Differs from the original: the backbone is the U-Net shared by all models here. Logits are drawn as
 μ + F ε + sqrt(d) ε', which needs no factorised covariance; the original falls back to a diagonal covariance for a
 whole batch when the factorisation fails in float32, this one for the single image whose covariance cannot be factorised
 in float64 (where the device has it), which is far rarer. The loss is divided by the number of pixels.

@@ -1,10 +1,13 @@
-"""Normalising flows on latent vectors, with parameters that a network predicts for each example."""
+"""Normalising flows on latent vectors: planar ones, whose parameters a network predicts for each example, and NICE,
+which is the same for all examples and is inverted as cheaply as it is computed."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from stochseg.networks.blocks import zeroed
 
 LEAST_SLOPE = 1e-3
 """The least derivative of a planar flow along w: its logarithm stays finite in float32."""
@@ -40,3 +43,42 @@ class PlanarFlows(nn.Module):
             z, step = planar(z, u, w, b[:, 0])
             log_det = log_det + step
         return z, log_det
+
+
+class NICE(nn.Module):
+    """f(z) = exp(s) · (`count` additive couplings of z) (Dinh et al. 2015), and its inverse. z: "b d", d > 1.
+
+    A coupling adds to every second number of z a function of the others; which half is added to alternates. Its
+    Jacobian is triangular with ones on the diagonal, so that only the scaling by exp(s) changes volumes. All functions
+    begin as zero: f begins as the identity.
+    """
+
+    def __init__(self, latent: int, count: int = 4, width: int = 64):
+        super().__init__()
+        halves = [(latent + 1) // 2, latent // 2]  # of even and of odd places
+        self.shifts = nn.ModuleList()
+        for i in range(count):
+            to, read = halves[i % 2], halves[1 - i % 2]
+            hidden = [nn.Linear(read, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+            self.shifts.append(nn.Sequential(*hidden, zeroed(nn.Linear(width, to))))
+        self.log_scale = nn.Parameter(torch.zeros(latent))
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """f(z) "b d", and log |det df/dz| "b"."""
+        for i in range(len(self.shifts)):
+            z = self._coupled(z, i, 1.0)
+        return z * self.log_scale.exp(), self.log_scale.sum().expand(len(z))
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """The point that `forward` sends to z, "b d"."""
+        z = z * (-self.log_scale).exp()
+        for i in reversed(range(len(self.shifts))):
+            z = self._coupled(z, i, -1.0)
+        return z
+
+    def _coupled(self, z: Tensor, i: int, sign: float) -> Tensor:
+        parts = [z[:, 0::2], z[:, 1::2]]
+        parts[i % 2] = parts[i % 2] + sign * self.shifts[i](parts[1 - i % 2]).to(z)  # float32 under autocast too
+        out = torch.empty_like(z)
+        out[:, 0::2], out[:, 1::2] = parts
+        return out

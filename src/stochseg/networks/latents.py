@@ -16,11 +16,6 @@ LOG_SIGMA_LIMIT = 7.0
 """log σ stays within ± this: the KL of two Gaussians is then finite in float32 whatever the network says."""
 
 
-def standard_normal(u: Tensor) -> Tensor:
-    """Uniforms in [0, 1) as standard normal numbers by inverse CDF, finite at 0 as well."""
-    return math.sqrt(2) * torch.erfinv(2 * u.clamp(min=2.0**-25) - 1)
-
-
 @dataclass(frozen=True)
 class Gaussian:
     """A product of normals a row. mean, log_sigma: "b ..."."""
@@ -28,9 +23,9 @@ class Gaussian:
     mean: Tensor
     log_sigma: Tensor
 
-    def draw(self, u: Tensor) -> Tensor:
-        """A reparametrised draw from uniforms of the mean's shape."""
-        return self.mean + self.log_sigma.exp() * standard_normal(u)
+    def draw(self, eps: Tensor) -> Tensor:
+        """A reparametrised draw from standard normal numbers of the mean's shape."""
+        return self.mean + self.log_sigma.exp() * eps.to(self.mean)
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Log-density of z, "b"."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
 LOG_FILE = "log.jsonl"
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+}
 # What a resumed run may change: nothing that decides what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
 
@@ -143,7 +149,7 @@ class _Run:
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
         self.ema = moving_average(self.model, config.ema)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
-        self.optimizer = torch.optim.Adam(groups, lr=config.lr)
+        self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
         self.progress = Progress()
         self.amp = _Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(config.validation.steps))

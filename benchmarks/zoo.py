@@ -1,0 +1,148 @@
+"""Write docs/zoo.md: a card a model from its module's docstring, what the registry says of it, and the scores of
+`stochseg compare` where they are in results/.
+
+python benchmarks/zoo.py
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from stochseg.errors import UserError
+from stochseg.evaluation.compare import COLUMNS
+from stochseg.models import MODELS, StochasticSegmenter, create
+from stochseg.models.registry import FAMILIES, find_class
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "zoo.md"
+RESULTS = ROOT / "benchmarks" / "results" / "compare-lidc.csv"
+MEASURED = "## Measured\n"
+
+PRINTED = re.compile(r"\n*^Parameters in print: (.+)\.$", re.MULTILINE)
+MEMBER = r"^ +({prefix}:\S+) +(\d\S*)$"
+"""A model of a family, with its parameters in print, as the family's docstring lists them."""
+
+INTRODUCTION = """\
+# The zoo
+
+<!-- Written by benchmarks/zoo.py from the docstrings and the registry; edit those. -->
+
+All models have one interface: `stochseg.create(name, num_classes, image_channels)`, `stochseg train name --data …`,
+`model.sample(image, n)`. They share data, trainer and metrics, so that methods can be compared and not their scripts,
+and one test suite holds them to the same promises.
+
+Parameters are those of the defaults, the LIDC sizes, with two classes and one image channel; beside them the count that
+is in print, in the CCDM paper's tables, if there is one. Passes are the calls of the network that a sample makes by
+default; what runs once an image is not among them.
+"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the docstring of a model's module says."""
+
+    name: str
+    title: str
+    body: str
+    printed: dict[str, str]
+    """Parameters in print by model; for a family all its models that are in print."""
+
+    @property
+    def names(self) -> list[str]:
+        """The model, or the models of the family that are in print."""
+        return list(self.printed) if self.name in FAMILIES else [self.name]
+
+    @property
+    def paper(self) -> str:
+        """The last brackets of the title with a year in them."""
+        found = re.findall(r"\(([^()]*\b\d{4})\)", self.title)
+        return found[-1] if found else "–"
+
+
+def cards() -> list[Card]:
+    """One a model, in the order of their names, then one a family."""
+    return [card(name, MODELS[name]) for name in sorted(MODELS)] + [card(name, FAMILIES[name]) for name in FAMILIES]
+
+
+def card(name: str, subject: object) -> Card:
+    """subject: the model's class, or the function that makes a family's classes."""
+    module = inspect.getmodule(inspect.unwrap(subject) if inspect.isroutine(subject) else subject)
+    title, _, body = inspect.getdoc(module).partition("\n\n")
+    printed = {found[1]: found[2] for found in re.finditer(MEMBER.format(prefix=name), body, re.MULTILINE)}
+    if found := PRINTED.search(body):
+        printed[name] = found[1]
+    return Card(name, " ".join(title.split()).removesuffix("."), PRINTED.sub("", body), printed)
+
+
+def passes(model: StochasticSegmenter) -> int:
+    """Calls of the network that a sample makes by default, at the most."""
+    config = model.config
+    if hasattr(config, "sweeps"):
+        return config.sweeps + 1  # and one for the full resolution
+    return getattr(config, "steps", None) or getattr(config, "num_steps", 1)
+
+
+def classes(name: str) -> str:
+    try:
+        fresh(name, 5)
+    except UserError:
+        return "two"
+    return "any"
+
+
+def fresh(name: str, num_classes: int = 2) -> StochasticSegmenter:
+    """At its default size. Weights of a family's model, which may be large, are left out."""
+    with torch.device("meta" if ":" in name else "cpu"):
+        return create(name, num_classes, 1)
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def overview(all_cards: list[Card]) -> Iterator[str]:
+    yield "| Model | Paper | Parameters | In print | Passes a sample | Classes |"
+    yield "|---|---|---|---|---|---|"
+    for card in all_cards:
+        for name in card.names:
+            model = fresh(name)
+            count = sum(p.numel() for p in model.parameters())
+            cells = [card.paper, f"{count:,}", card.printed.get(name, "–"), str(passes(model)), classes(name)]
+            yield f"| [`{name}`](#{card.name}) | {' | '.join(cells)} |"
+
+
+def section(card: Card) -> str:
+    defaults = [find_class(name).training_defaults for name in card.names]
+    settings = dict.fromkeys(" ".join(f"{key}={value}" for key, value in each.items()) for each in defaults)
+    trained = " or ".join(f"`{text}`" if text else "the trainer's defaults" for text in settings)
+    return f"## {card.name}\n\n**{card.title}.**\n\n{card.body}\n\nTraining by its name: {trained}.\n"
+
+
+def results(file: Path) -> str:
+    """The table of a comparison, with the columns that have something to say."""
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    shown = [key for key in COLUMNS if any(row[key] for row in rows)]
+    table = ["| " + " | ".join(COLUMNS[key] for key in shown) + " |", "|" + "---|" * len(shown)]
+    table += ["| " + " | ".join(row[key].replace("|", "/") for key in shown) + " |" for row in rows]
+    source = f"[{file.name}](../benchmarks/results/{file.name}), as `stochseg compare` wrote it."
+    return "\n".join([MEASURED, source, "", *table, ""])
+
+
+def page() -> str:
+    all_cards = cards()
+    parts = [INTRODUCTION, "\n".join(overview(all_cards)) + "\n", *(section(card) for card in all_cards)]
+    if RESULTS.exists():
+        parts.append(results(RESULTS))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE)
