@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
-from torchmetrics import Metric
 
 from stochseg.errors import UserError
 from stochseg.metrics import (
@@ -31,6 +30,7 @@ from stochseg.metrics import (
     hm_iou,
     miou,
 )
+from stochseg.metrics._torchmetrics import Metric  # in a spawned process the first import of torchmetrics
 
 NUM_CLASSES = 3
 
