@@ -418,6 +418,10 @@ def compare(
     split: Annotated[str, typer.Option(help="What to evaluate on: train, val or test.")] = "val",
     samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Denoising steps at most, for methods that take more by default (250 and 1000)."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where to write; finished rows there are kept.")] = Path("runs/compare"),
     device: Device = "auto",
 ) -> None:
@@ -436,6 +440,7 @@ def compare(
         split=split,
         samples=samples,
         limit=limit,
+        steps=steps,
         device=device,
         console=messages,
     )

@@ -184,3 +184,9 @@ class Samples:
     def _repr_html_(self) -> str:
         """For notebooks. The drawing is in inference, far above, and found only when something is to be drawn."""
         return str(import_module("stochseg.inference.plots").samples_html(self))
+
+
+def central(length: int, side: int | None) -> slice:
+    """The middle `side` of `length` pixels; all of them if there are fewer, or for None."""
+    side = length if side is None else min(length, side)
+    return slice((length - side) // 2, (length - side) // 2 + side)

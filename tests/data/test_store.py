@@ -77,6 +77,16 @@ def test_everything_comes_back(mixed, tmp_path):
     assert seen == set(expected)
 
 
+def test_the_centre_alone(tmp_path):
+    records = [record(i, (7, 4)) for i in range(4)]
+    out = write_store(plan(records), tmp_path / "toy.h5")
+    image, labels = Store("train", path=str(out), centre=5).read(0)
+    np.testing.assert_array_equal(image, records[0].image[1:6], "all of the side that is shorter")
+    np.testing.assert_array_equal(labels, records[0].labels[:, 1:6])
+    with pytest.raises(UserError, match="at least 1 pixel"):
+        Store("train", path=str(out), centre=0)
+
+
 def test_any_hdf5_reader_finds_images_and_provenance(tmp_path):
     out = write_store(plan([record(0), record(1)]), tmp_path / "toy.h5")
     with h5py.File(out) as file:

@@ -59,6 +59,11 @@ def test_finished_rows_are_kept_and_failed_ones_tried_again(methods, tmp_path, m
     assert [config.data.name for config in trained] == ["store"]
 
 
+def test_steps_hold_back_those_who_would_take_more(methods, tmp_path):
+    assert run(methods[:1], tmp_path / "fewer", steps=1)[0]["evaluations"] == 1
+    assert run(methods[:1], tmp_path / "own", steps=5)[0]["evaluations"] == 2
+
+
 def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
     run(methods[:1], tmp_path / "out")
     with pytest.raises(UserError, match=r"another budget \(3 instead of 4\)"):

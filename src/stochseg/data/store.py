@@ -26,7 +26,7 @@ import torch
 from stochseg.config import Config
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
-from stochseg.types import DatasetInfo, Example
+from stochseg.types import DatasetInfo, Example, central
 
 FORMAT, VERSION = "stochseg-data", 1
 SHARD_EXAMPLES, SHARD_BYTES = 512, 2**28
@@ -292,10 +292,16 @@ def _append(handle: Any, block: str, part: Any) -> int:
 
 @register_dataset("store")
 class Store:
-    """One split of a packed store, read example by example; larger than memory is fine."""
+    """One split of a packed store, read example by example; larger than memory is fine.
 
-    def __init__(self, split: str, *, path: str):
+    centre: only the central square of so many pixels a side, where images are centred on what is sought.
+    """
+
+    def __init__(self, split: str, *, path: str, centre: int | None = None):
+        if centre is not None and centre < 1:
+            raise UserError(f"centre must be at least 1 pixel a side, got {centre}")
         self.path = Path(path)
+        self.centre = centre
         self._process: int | None = None
         self._file: Any = None
         self._blocks: dict[str, tuple[Any, Any]] = {}
@@ -330,11 +336,12 @@ class Store:
         )
 
     def read(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Raw image "h w c" and label maps "k h w" as stored."""
+        """Raw image "h w c" and label maps "k h w" as stored, or their centre."""
         try:
             images, labels = self._block(self._places[0][i].decode())
             row, count = self._places[1][i], self._places[2][i]
-            return images[row], labels[row, :count]
+            rows, columns = (central(length, self.centre) for length in images.shape[1:3])
+            return images[row, rows, columns], labels[row, :count, rows, columns]
         except OSError as error:
             raise UserError(
                 f"{self.path}: example {self.index[i]['id'].decode()!r} is damaged ({error}); import it again"

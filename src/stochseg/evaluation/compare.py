@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from stochseg._version import __version__
-from stochseg.data import SegmentationData, open_path, spread
+from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.evaluate import evaluate, write_csv
 from stochseg.evaluation.figures import comparison_grid, write_figure
 from stochseg.files import write_text
-from stochseg.models import load
+from stochseg.models import StochasticSegmenter, load
 from stochseg.recipes import recipe
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.types import Example, Samples
@@ -68,6 +68,7 @@ def compare(
     split: str = "val",
     samples: int = 16,
     limit: int | None = None,
+    steps: int | None = None,
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -75,6 +76,7 @@ def compare(
 
     A row that is finished is kept: calling again trains only what is missing. A method that fails has a row that says
     why. No method sees its validation score while training: the last weights count for all.
+    steps: so many denoising steps at most, for methods that would take more by default.
     """
     console = console or Console(stderr=True)
     if len(set(methods)) < len(methods):
@@ -87,6 +89,7 @@ def compare(
         "split": split,
         "samples": samples,
         "limit": limit,
+        "steps": steps,
         "overrides": list(overrides),
         "stochseg": __version__,
         "threads": torch.get_num_threads(),
@@ -97,13 +100,13 @@ def compare(
         row = _finished(folder / ROW, settings)
         if row is None:
             console.print(f"{name}: training for {budget}", highlight=False)
-            row = _run(name, config, folder, data, split, samples, limit, device)
+            row = _run(name, config, folder, split, samples, limit, steps, device)
             write_text(folder / ROW, json.dumps({"settings": settings, **row}, indent=2) + "\n")
         shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
         console.print(f"{name}: {shown}", highlight=False, markup=False)
         rows.append(row)
     write_comparison(rows, out, samples)
-    _write_grid(rows, out, open_split(next(iter(configs.values())), split) if data is None else open_path(data, split))
+    _write_grid(rows, out, open_split(next(iter(configs.values())), split), steps)
     return rows
 
 
@@ -133,10 +136,10 @@ def _run(
     name: str,
     config: TrainConfig,
     folder: Path,
-    data: Path | None,
     split: str,
     samples: int,
     limit: int | None,
+    steps: int | None,
     device: str,
 ) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
@@ -144,8 +147,8 @@ def _run(
         train(config, folder / "run", resume=True, device=device, console=Console(quiet=True))
         model = load(folder / "run" / "last", device=device if device != "auto" else "cpu")
         progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
-        examples = open_split(config, split) if data is None else open_path(data, split)
-        result = evaluate(model, examples, samples=samples, limit=limit, keep=0)
+        examples = open_split(config, split)
+        result = evaluate(model, examples, samples=samples, limit=limit, steps=_at_most(steps, model), keep=0)
         metrics = result.metrics
         row |= {
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -166,6 +169,12 @@ def _run(
         (folder / "problem.txt").write_text(traceback.format_exc())
         row["problem"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return row
+
+
+def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
+    """`steps` for a model that would take more, else None: its own default."""
+    own = getattr(model.config, "steps", 0)  # None: all of a diffusion's
+    return steps if steps is not None and (own is None or own > steps) else None
 
 
 # ---------------------------------------------------------------------- what is written
@@ -214,7 +223,9 @@ def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
     return figure
 
 
-def _write_grid(rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, images: int = 3) -> None:
+def _write_grid(
+    rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, steps: int | None, images: int = 3
+) -> None:
     """samples-1.png ...: for a few images the samples of every method, a row each."""
     folders = {
         row["method"]: out / re.sub(r"[^\w.-]+", "-", row["method"]) / "run" / "last"
@@ -230,7 +241,7 @@ def _write_grid(rows: Sequence[dict[str, Any]], out: Path, data: SegmentationDat
     for name, folder in folders.items():
         model = load(folder)
         for example, samples in zip(chosen, drawn, strict=True):
-            samples[name] = model.sample(example.image[None], 8)
+            samples[name] = model.sample(example.image[None], 8, steps=_at_most(steps, model))
     for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):
         write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
 

@@ -28,7 +28,7 @@ from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
 from stochseg.models.registry import register
 from stochseg.networks import Condition, TwoTower, TwoTowerConfig
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, central
 
 
 class CCDMFastConfig(DiffusionConfig, TwoTowerConfig):
@@ -94,11 +94,7 @@ class CCDMFast(CategoricalDiffusion):
         return super().tiled(tile, overlap)
 
     def window(self, height: int, width: int) -> tuple[slice, slice]:
-        return self._centre(height), self._centre(width)
-
-    def _centre(self, length: int) -> slice:
-        side = length if self.config.focus is None else min(length, self.config.focus)
-        return slice((length - side) // 2, (length - side) // 2 + side)
+        return central(height, self.config.focus), central(width, self.config.focus)
 
     def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, valid: Tensor | None, condition: Condition) -> Tensor:
         if self.config.components == 1:

@@ -1,0 +1,80 @@
+"""How the cost of sampling grows: `ccdm-fast` over numbers of samples and sizes of the image, each in a fresh process.
+
+python benchmarks/scaling.py
+
+Weights do not matter to the cost, so they are random; labels vary in the whole image (no `focus`). core_seconds is the
+CPU time over all cores; megabytes how far memory rose above the process with the model loaded; process_megabytes the
+most the whole process held, libraries included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import harness
+import stochseg
+from stochseg.evaluation.bench import median_seconds, peak_memory
+
+SIZES = (64, 128, 256, 512)
+COUNTS = (1, 4, 16, 100)
+BASE = (16, 128)
+"""Samples and side that the other rows are compared with."""
+
+
+def measure(samples: int, side: int, repeats: int) -> dict[str, float]:
+    model = stochseg.create("ccdm-fast", num_classes=2, image_channels=1).eval()
+    image = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    model.sample(image, 1)
+    with peak_memory(model.device) as memory:
+        model.sample(image, samples)
+    _, core_seconds = median_seconds(lambda: model.sample(image, samples), repeats)
+    return {
+        "core_seconds": core_seconds,
+        "megabytes": memory["megabytes"],
+        "process_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser.add_argument("--only", type=int, nargs=2, metavar=("SAMPLES", "SIDE"), help="print one row as JSON")
+    arguments = parser.parse_args()
+    if arguments.only:
+        print(json.dumps(measure(*arguments.only, arguments.repeats)))
+        return
+    found = {}
+    for side in SIZES:
+        for samples in COUNTS:
+            call = [sys.executable, __file__, "--only", str(samples), str(side), "--repeats", str(arguments.repeats)]
+            found[samples, side] = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+            print(samples, side, found[samples, side], flush=True)
+    rows = []
+    for (samples, side), row in found.items():
+        times = samples * side**2 / (BASE[0] * BASE[1] ** 2)
+        linear = row["core_seconds"] / found[BASE]["core_seconds"] / times
+        rows.append(
+            {
+                "samples": samples,
+                "side": side,
+                "core_seconds": round(row["core_seconds"], 4),
+                "milliseconds_a_sample": round(1e3 * row["core_seconds"] / samples, 2),
+                "over_linear": round(linear, 3),
+                "megabytes": round(row["megabytes"], 1),
+                "process_megabytes": round(row["process_megabytes"]),
+                "threads": torch.get_num_threads(),
+            }
+        )
+    print(harness.write_csv("scaling", rows, arguments.out))
+
+
+if __name__ == "__main__":
+    main()
