@@ -1,8 +1,9 @@
 """Does the model learn the distribution? `phantom-tiny` and its deterministic rival, on phantoms with a known truth.
 
-Both train with the same data, steps, batch, optimiser and U-Net shape; `unet-ce` is the network alone with
-cross-entropy. Both are judged against the raters and against the truth itself, on phantoms of a seed of their own: the
-recipe was chosen by looking at phantoms of the recipe's seed, its test split included.
+Both train with the same data, steps, batch, optimiser and network. The rival is a diffusion of one step, from noise
+that tells nothing: the network alone with cross-entropy, whose most likely map is the same at every draw. Both are
+judged against the raters and against the truth itself, on phantoms of a seed of their own: the recipe was chosen by
+looking at phantoms of the recipe's seed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from harness import write_csv
 from stochseg.data import SegmentationData
 from stochseg.evaluation import evaluate
 from stochseg.models import load
-from stochseg.networks import UNetConfig
 from stochseg.recipes import recipe
 from stochseg.training import TrainConfig, open_split, train
 
-FRESH_SEED = 20_261
+FRESH_SEED = 31_415
 REPORTED = (
     "mode_tv",
     "mode_tv_overall",
@@ -36,9 +36,9 @@ REPORTED = (
 
 
 def rival(config: TrainConfig) -> TrainConfig:
-    """The same run with the deterministic model: its options are those of the U-Net alone."""
-    shape = {k: v for k, v in config.model.options.items() if k in UNetConfig.model_fields}
-    return config.model_copy(update={"model": config.model.model_copy(update={"name": "unet-ce", "options": shape})})
+    """The same run as a deterministic segmenter."""
+    options = {**config.model.options, "num_steps": 1, "steps": 1, "components": 1}
+    return config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
 
 
 def fresh_phantoms(config: TrainConfig) -> SegmentationData:
@@ -59,18 +59,24 @@ def main() -> None:
 
     config = recipe("phantom-tiny", arguments.overrides)
     rows = []
-    for case in (config, rival(config)):
-        out = train(case, runs / case.model.name, resume=True, device="cpu", console=Console(stderr=True))
-        model = load(out)
-        result = evaluate(model, fresh_phantoms(case), samples=arguments.samples, limit=arguments.images)
-        numbers = {key: round(result.metrics[key], 4) for key in REPORTED}
-        size = sum(p.numel() for p in model.parameters())
-        rows.append(
-            {"model": model.name, "parameters": size, "steps": case.steps, "samples": arguments.samples, **numbers}
-        )
+    # Noise first as the recipe has it, whose frequencies are steadier, then independent, as the unbiased GED assumes.
+    for kind, case, noise in (
+        ("stochastic", config, None),
+        ("stochastic", config, "independent"),
+        ("deterministic", rival(config), "independent"),
+    ):
+        model = load(train(case, runs / kind, resume=True, device="cpu", console=Console(stderr=True)))
+        result = evaluate(model, fresh_phantoms(case), samples=arguments.samples, limit=arguments.images, noise=noise)
+        about = {
+            "kind": kind,
+            "noise": result.settings["noise"],
+            "parameters": sum(p.numel() for p in model.parameters()),
+        }
+        settings = {"steps": case.steps, "images": arguments.images, "samples": arguments.samples}
+        rows.append({**about, **settings, **{key: round(result.metrics[key], 4) for key in REPORTED}})
         print(rows[-1], flush=True)
     for key in ("ged_truth_unbiased", "ged_unbiased"):
-        print(f"{key}: {rows[0][key]} against {rows[1][key]}, ratio {rows[0][key] / rows[1][key]:.3f}")
+        print(f"{key}: {rows[1][key]} against {rows[2][key]}, ratio {rows[1][key] / rows[2][key]:.3f}")
     print(write_csv("learning", rows, arguments.out))
 
 

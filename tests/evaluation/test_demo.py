@@ -11,8 +11,7 @@ import stochseg.demo as demo
 
 TINY = (
     *("steps=2", "batch_size=2", "data.options.size=16", "data.train.count=4", "data.val.count=4"),
-    *("model.options.base=4", "model.options.multipliers=[1,1]", "model.options.blocks=1"),
-    *("model.options.attention=[]", "model.options.num_steps=8", "model.options.steps=2"),
+    *("model.options.tower=[8,8]", "model.options.light=[8,8]", "model.options.num_steps=8", "model.options.steps=2"),
     *("validation.images=1", "validation.samples=2"),
 )
 
