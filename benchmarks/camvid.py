@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the packed store of CamVid (stochseg data convert camvid …)")
+    parser.add_argument("data", type=Path, help="the packed store of CamVid (stochseg data import camvid …)")
     parser.add_argument("--runs", type=Path, required=True, help="where the runs are kept")
     parser.add_argument("--minutes", type=float, default=6.0, help="training time of each")
     parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of networks and metrics")

@@ -150,6 +150,7 @@ def quality_against_steps(curves: Mapping[str, Mapping[int, Mapping[str, float]]
     curves: sampler -> steps -> metrics as `evaluate` gives them.
     """
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+    ticks = sorted({steps for points in curves.values() for steps in points})
     for axis, key, title in zip(
         figure.subplots(1, 2),
         (f"ged_{n}", f"hm_iou_{n}"),
@@ -160,7 +161,7 @@ def quality_against_steps(curves: Mapping[str, Mapping[int, Mapping[str, float]]
             steps = sorted(points)
             axis.plot(steps, [points[s][key] for s in steps], "o-", label=name, markersize=4)
         axis.set(xscale="log", xlabel="network evaluations a sample", title=title)
-        axis.set_xticks(steps, [str(s) for s in steps])
+        axis.set_xticks(ticks, [str(s) for s in ticks])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
