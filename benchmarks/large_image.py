@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=2000)
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=3, help="network evaluations a sample")
+    parser.add_argument("--steps", type=int, default=2, help="network evaluations a sample")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     rows = []
