@@ -288,6 +288,8 @@ def _header(file: Path) -> Any:
     pydicom = medical("pydicom", str(file))
     try:
         return pydicom.dcmread(file, stop_before_pixels=True)
+    except pydicom.errors.InvalidDicomError:
+        raise UserError(f"{file.name} cannot be read as DICOM: its mark is missing; export it again") from None
     except Exception as error:  # a damaged file surfaces as whatever the parser stumbles over
         raise UserError(f"{file.name} cannot be read as DICOM ({error}); export it again") from None
 
