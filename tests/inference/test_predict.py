@@ -591,6 +591,17 @@ def test_models_that_cannot_be_tiled_take_images_whole_up_to_a_limit(tmp_path, m
     assert outcome.status == "done"
 
 
+def test_a_slice_cut_short_is_told_of_and_not_passed_over(ct_model, tmp_path):
+    """At the end of a series its loss would leave no gap to be found by."""
+    write_series(tmp_path / "ct")
+    last = tmp_path / "ct/IM003"  # the slice at the far end
+    last.write_bytes(last.read_bytes()[:500])
+    outcomes = {o.status: o for o in predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)}
+    assert outcomes["failed"].source == str(last)
+    assert "or is cut short; export it again" in outcomes["failed"].problem
+    assert result(outcomes["done"].folder)["image"]["slices"] == 4
+
+
 # --- the command ------------------------------------------------------------------------------------------
 
 
