@@ -14,6 +14,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation.page import Picture, Section, Table
 from stochseg.inference.hypotheses import Hypothesis, hypotheses
 from stochseg.inference.measures import MEASURES, VOLUME, Measurement, class_names, measure, one_image
+from stochseg.inference.plots import close_up
 from stochseg.reports import figures
 from stochseg.reports.questions import Answer, Question
 from stochseg.types import DatasetInfo, Samples
@@ -22,8 +23,6 @@ CLASSES = 4  # with histograms of their own
 READINGS = 6  # with a picture of their own
 DRAWN = ("area", "longest diameter", "perimeter")
 SMALL = 110  # dots an inch of the pictures of readings
-
-ROOM = 0.6  # of the image's side: what is smaller than this is also shown close up
 
 LEGEND = "Blue line: mean of the samples; grey band: 90% of them."
 LARGEST = "largest of all slices"
@@ -166,25 +165,12 @@ class ImageReport:
 
     @cached_property
     def window(self) -> tuple[slice, slice] | None:
-        """Rows and columns around all that anybody marked, as high as it is wide to the eye; None if that is most of
-        the image, or nothing."""
+        """Rows and columns around all that anybody marked; None if that is most of the image, or nothing."""
         one = one_image(self.samples)
         marked = (one.labels > 0).any(0).numpy()
         if self.raters is not None:
             marked = marked | (self.raters > 0).any(0).numpy()
-        if not marked.any():
-            return None
-        pixel = np.array([self.aspect, 1.0]) / min(self.aspect, 1.0)  # its sides, the shorter one being 1
-        ends = [np.flatnonzero(marked.any(axis))[[0, -1]] for axis in (1, 0)]
-        side = max(24, 1.8 * max((last - first + 1) * unit for (first, last), unit in zip(ends, pixel, strict=True)))
-        if side > ROOM * (pixel * marked.shape).min():
-            return None
-        places = []
-        for (first, last), unit, size in zip(ends, pixel, marked.shape, strict=True):
-            length = int(side / unit)
-            start = int(np.clip((first + last + 1 - length) // 2, 0, size - length))
-            places.append(slice(start, start + length))
-        return places[0], places[1]
+        return close_up(marked, self.aspect)
 
     def _view(self, *maps: np.ndarray) -> tuple[np.ndarray, ...]:
         """The picture and maps "… h w" of it, close up if that helps, and small enough to draw."""
