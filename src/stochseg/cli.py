@@ -172,7 +172,7 @@ def predict(
     steps: Steps = None,
     sampler: SamplerName = None,
     seed: Seed = 0,
-    engine: Annotated[str, typer.Option(help="Who computes the networks.")] = "eager",
+    engine: Engine = "eager",
     axis: Annotated[
         int | None, typer.Option(min=0, max=2, help="Axis along which NIfTI volumes are cut. Default: the last.")
     ] = None,
