@@ -172,7 +172,7 @@ def predict(
     steps: Steps = None,
     sampler: SamplerName = None,
     seed: Seed = 0,
-    engine: Annotated[str, typer.Option(help="Who computes the networks.")] = "eager",
+    engine: Engine = "eager",
     axis: Annotated[
         int | None, typer.Option(min=0, max=2, help="Axis along which NIfTI volumes are cut. Default: the last.")
     ] = None,
@@ -211,20 +211,26 @@ def predict(
             elif outcome.status == "done":
                 console.print(f"{outcome.source} -> {outcome.folder}", **PLAIN)
 
-        outcomes = run(
-            network,
-            inputs,
-            out,
-            options,
-            overwrite=overwrite,
-            origin=str(model),
-            report=report,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        try:
+            outcomes = run(
+                network,
+                inputs,
+                out,
+                options,
+                overwrite=overwrite,
+                origin=str(model),
+                report=report,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        except KeyboardInterrupt:
+            again = "without --overwrite" if overwrite else "again"
+            messages.print(f"stopped; what is done is in {out}, the same call {again} goes on", **PLAIN)
+            raise
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in ("done", "kept", "failed")}
     kept = f", {counts['kept']} were done before" if counts["kept"] else ""
     failed = f", {counts['failed']} skipped" if counts["failed"] else ""
-    console.print(f"{counts['done']} done{kept}{failed}; results in {out}", **PLAIN)
+    written = f"results in {out}" if counts["done"] or counts["kept"] else "nothing was written"
+    console.print(f"{counts['done']} done{kept}{failed}; {written}", **PLAIN)
     if counts["failed"]:
         raise typer.Exit(1)
 

@@ -89,8 +89,7 @@ def report(
                 progress=lambda done, total: progress("drawing", done, total),
             )
             for image in images:
-                pairs = zip(questions, image.answers, strict=True)
-                answers += [f"{image.name}: P({question}) = {answer}" for question, answer in pairs]
+                answers += [f"{image.name}: {text}" for text in image.said]
         else:
             report_run(
                 network,

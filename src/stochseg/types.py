@@ -137,7 +137,7 @@ class Batch:
         return cls(torch.stack([e.image for e in examples]), labels, mask, raters, tuple(e.id for e in examples))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Plausible label maps of a batch of images.
 
@@ -179,6 +179,13 @@ class Samples:
     def to(self, device: torch.device | str) -> Samples:
         return Samples(
             self.labels.to(device), self.mean.to(device), self.weights.to(device), self.seed, self.evaluations
+        )
+
+    def __repr__(self) -> str:
+        b, n, h, w = self.labels.shape
+        return (
+            f"Samples({b} image{'s' * (b > 1)} of {h}×{w} pixels, {n} label map{'s' * (n > 1)} each, "
+            f"{self.num_classes} classes, seed {self.seed}, evaluations {self.evaluations})"
         )
 
     def _repr_html_(self) -> str:

@@ -21,6 +21,7 @@ from stochseg.core import (
     draw_normal,
     draw_uniform_labels,
 )
+from stochseg.core.noise import BAND
 from stochseg.errors import UserError
 
 LARGEST = 1 - 2**-24  # the largest float32 below 1, and the largest uniform either generator returns
@@ -173,6 +174,19 @@ def test_latin_noise_fills_every_part_once_at_every_place(n):
     assert 0 <= u.min() <= u.max() <= LARGEST
     parts = (u.double() * n).floor().view(3, n, 20, 11).sort(1).values
     assert torch.equal(parts, torch.arange(n, dtype=torch.float64).view(1, n, 1, 1).expand_as(parts))
+
+
+def test_latin_noise_of_a_large_image_is_that_of_the_formula():
+    """Large images are worked on in parts; here all at once, for two images of which some samples are served."""
+    n, rows, places = 3, range(2, 5), 2 * BAND + 7
+    u = LatinNoise(IMAGES, n, rows).uniform((3, places))
+    whole = []
+    for key in IMAGES[:2]:
+        stream = np.random.default_rng((2, *key))
+        order, inside = stream.random((n, places), dtype=np.float32), stream.random((n, places), dtype=np.float32)
+        whole.append((order.argsort(0) + inside.astype(np.float64)) / n)
+    expected = np.concatenate(whole)[2:5].astype(np.float32)
+    assert np.array_equal(u.numpy(), np.minimum(expected, np.float32(LARGEST)))
 
 
 def test_one_sample_of_latin_noise_is_plain_uniform():

@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from PIL import Image
 import stochseg
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
+from stochseg.inference.plots import close_up
 from stochseg.types import Samples
 
 
@@ -86,6 +88,40 @@ def test_samples_show_themselves_in_a_notebook():
     picture = base64.b64decode(re.search('base64,([^"]+)', page)[1])
     assert Image.open(io.BytesIO(picture)).format == "PNG"
     assert len(page) < 200_000
+
+
+def test_a_plot_shows_itself_without_pyplot():
+    figure = stochseg.plot(np.zeros((16, 16)), perfect(Phantoms("val", size=16)))
+    assert Image.open(io.BytesIO(figure._repr_png_())).format == "PNG"
+
+
+def test_samples_are_printed_in_a_line():
+    out = Samples(torch.zeros(2, 1, 6, 9, dtype=torch.long), torch.ones(2, 3, 6, 9) / 3, torch.ones(2, 1), 4)
+    assert repr(out) == "Samples(2 images of 6×9 pixels, 1 label map each, 3 classes, seed 4, evaluations 1)"
+
+
+def test_readings_are_a_table():
+    data = Phantoms("val", size=24, variant="multiclass")
+    readings = stochseg.hypotheses(perfect(data), info=data.info)
+    assert len(readings) > 1
+    assert repr(readings).splitlines() == [str(reading) for reading in readings]
+    page = readings._repr_html_()
+    assert page.count("<img ") == len(readings)
+    for reading in readings:
+        assert f">{reading.name}</td>" in page
+        assert f">{reading.probability:.0%}</td>" in page
+    assert "<script>" not in type(readings)([replace(readings[0], name="<script>")])._repr_html_()
+
+
+@pytest.mark.parametrize("aspect", [1.0, 3.0, 0.4])
+def test_close_up_holds_all_that_is_marked(aspect):
+    marked = np.zeros((200, 300), bool)
+    marked[3:9, 290:299] = True
+    rows, columns = close_up(marked, aspect)
+    assert marked[rows, columns].sum() == marked.sum()
+    assert aspect * (rows.stop - rows.start) == pytest.approx(columns.stop - columns.start, abs=max(1, aspect))
+    assert close_up(np.zeros_like(marked)) is None
+    assert close_up(np.ones_like(marked), aspect) is None
 
 
 def test_types_load_nothing_from_above():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import zlib
 
@@ -20,6 +21,7 @@ from stochseg.inference import Options, predict
 from stochseg.inference import predict as predict_function
 from stochseg.inference.sources import find_sources, read_nifti, read_picture, read_series
 from stochseg.models import save
+from stochseg.models.ccdm_fast import CCDMFast
 from stochseg.types import DatasetInfo
 
 QUICK = Options(samples=3)
@@ -120,10 +122,26 @@ def test_deep_float_and_colour_pictures(model, tmp_path):
     outcomes = {o.folder.name: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
     assert "in the same units?" in outcomes["deep"].notices[0]
     assert outcomes["float"].notices == ()
+    Image.fromarray(RNG.random((12, 14)).astype(np.float32)).save(tmp_path / "unit.tif")
+    Image.fromarray(np.zeros((12, 14), np.float32)).save(tmp_path / "black.tif")
+    files = [tmp_path / "unit.tif", tmp_path / "black.tif"]
+    unit, black = predict(model, files, tmp_path / "out", QUICK)
+    assert re.fullmatch(r"its intensities 0\.\S+ differ by 0\.007\d standard deviations .*units\?", unit.notices[0])
+    assert black.notices == ()
     colour = lively(channels=3)
     Image.fromarray(RNG.integers(0, 256, (12, 14, 3), dtype=np.uint8)).save(tmp_path / "rgb.png")
     (outcome,) = predict(colour, [tmp_path / "rgb.png"], tmp_path / "out", QUICK)
     assert (outcome.status, outcome.notices) == ("done", ())
+
+
+def test_a_model_of_the_centre_says_so_of_larger_images(tmp_path):
+    """A slice of a whole chest, given to a model of nodules, would come out empty without a word."""
+    network = lively(focus=8)
+    for name, side in (("fit", 16), ("large", 40)):
+        Image.fromarray(grey(side, side)).save(tmp_path / f"{name}.png")
+    fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
+    assert fit.notices == ()
+    assert "labels the central 8×8 of its 40×40 pixels" in large.notices[0]
 
 
 @pytest.mark.parametrize(("channels", "form"), [(1, "LA"), (3, "RGBA")])
@@ -171,9 +189,11 @@ def test_nan_is_refused(model, tmp_path):
         ("a.png", b"\x89PNG\r\n\x1a\n and then nothing", "cannot be read as an image"),
         ("a.nii", b"short", "cannot be read as NIfTI"),
         ("a.nii.gz", zlib.compress(b"no gzip"), "cannot be read as NIfTI"),
-        ("a.dcm", b"not DICOM", "a.dcm cannot be read as DICOM"),
+        ("a.dcm", b"not DICOM", "a.dcm cannot be read as DICOM: its mark is missing"),
         ("b.dcm", bytes(128) + b"DICM" + b"\xff" * 50, "b.dcm"),
-        ("empty.png", b"", "cannot be read as an image"),
+        ("empty.png", b"", "the file is empty, 0 bytes"),
+        ("empty.dcm", b"", "the file is empty, 0 bytes"),
+        ("cut.nii", nibabel.Nifti1Image(np.zeros((9, 9, 9)), np.eye(4)).to_bytes()[:999], "it is damaged or cut short"),
     ],
 )
 def test_what_is_no_image_is_skipped_and_the_others_are_done(model, tmp_path, name, content, message):
@@ -182,6 +202,8 @@ def test_what_is_no_image_is_skipped_and_the_others_are_done(model, tmp_path, na
     outcomes = predict(model, [tmp_path / name, tmp_path / "good.png"], tmp_path / "out", QUICK)
     assert [o.status for o in outcomes] == ["failed", "done"]
     assert message in outcomes[0].problem
+    assert "\n" not in outcomes[0].problem
+    assert str(tmp_path / name) not in outcomes[0].problem.split("(")[0], "which is said before"
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["good"]
 
 
@@ -194,13 +216,15 @@ def test_folders_and_patterns_without_images(model, tmp_path):
     assert [o.status for o in outcomes] == ["failed"] * 4
     messages = ["holds no image", "holds no image", "no file fits this pattern", "no such file or folder"]
     assert all(message in o.problem for message, o in zip(messages, outcomes, strict=True))
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_begun_where_nothing_can_be_written(model, tmp_path):
     Image.fromarray(grey()).save(tmp_path / "a.png")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot write to .*file"):
-        predict(model, [tmp_path / "a.png"], tmp_path / "file", QUICK)
+    for out in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(UserError, match=r"cannot write to .*: \S+file is a file, expected a folder; give another"):
+            predict(model, [tmp_path / "a.png"], out, QUICK)
     if sys.platform == "linux":  # where not even root makes folders
         with pytest.raises(UserError, match="cannot write to /sys"):
             predict(model, [tmp_path / "a.png"], "/sys/out", QUICK)
@@ -567,6 +591,17 @@ def test_models_that_cannot_be_tiled_take_images_whole_up_to_a_limit(tmp_path, m
     assert outcome.status == "done"
 
 
+def test_a_slice_cut_short_is_told_of_and_not_passed_over(ct_model, tmp_path):
+    """At the end of a series its loss would leave no gap to be found by."""
+    write_series(tmp_path / "ct")
+    last = tmp_path / "ct/IM003"  # the slice at the far end
+    last.write_bytes(last.read_bytes()[:500])
+    outcomes = {o.status: o for o in predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)}
+    assert outcomes["failed"].source == str(last)
+    assert "or is cut short; export it again" in outcomes["failed"].problem
+    assert result(outcomes["done"].folder)["image"]["slices"] == 4
+
+
 # --- the command ------------------------------------------------------------------------------------------
 
 
@@ -591,8 +626,23 @@ def test_the_command_and_its_exit_codes(run, saved, tmp_path):
     assert code == 1
     assert "1 done, 1 skipped" in out
     assert "skipped: " in err
-    assert "b.png cannot be read as an image" in err
+    assert "b.png: cannot be read as an image" in err
     code, _, err = run("predict", saved, tmp_path / "in", "--out", tmp_path / "other", "--tile", 40)
     assert code == 2
     assert "tiles of 40 pixels that share 96" in err
     assert run("predict", tmp_path / "nowhere", tmp_path / "in")[0] == 2
+    code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
+    assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")
+    assert not (tmp_path / "other").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(run, saved, tmp_path, monkeypatch):
+    Image.fromarray(grey()).save(tmp_path / "a.png")
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CCDMFast, "draw", stop)
+    code, _, err = run("predict", saved, tmp_path / "a.png", "--out", tmp_path / "out")
+    assert code == 130
+    assert f"stopped; what is done is in {tmp_path / 'out'}, the same call again goes on" in err

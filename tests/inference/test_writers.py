@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import highdicom
 import nibabel
@@ -166,6 +167,16 @@ def test_seg_of_headers_without_a_patient(series):
 def test_seg_needs_a_header_a_slice(series):
     with pytest.raises(UserError, match="one DICOM header a slice, got 4 for 5"):
         to_dicom_seg(drawn(), series.headers[:4], INFO)
+
+
+def test_seg_of_nothing_is_whole_and_silent(series, caplog):
+    out = drawn()
+    background = torch.zeros_like(out.mean)
+    background[:, 0] = 1
+    seg = to_dicom_seg(replace(out, labels=torch.zeros_like(out.labels), mean=background), series.headers, INFO)
+    assert not seg.pixel_array.any()
+    assert len(seg.SegmentSequence) == 2
+    assert caplog.text == ""
 
 
 def test_seg_with_long_and_empty_class_names(series):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stochseg.errors import UserError
 from stochseg.networks import UNet, UNetConfig
-from stochseg.networks.blocks import group_norm
+from stochseg.networks.blocks import SelfAttention, group_norm
 
 SMALL = UNetConfig(base=8, multipliers=(1, 2, 2, 3), blocks=1, attention=(4, 8), head_channels=8)
 
@@ -121,6 +122,21 @@ def test_attention_sits_at_the_asked_factors_and_in_the_middle():
     assert attended(net.decoder) == [[True] * 3, [False] * 3, [True] * 3, [False] * 3]
     assert [hasattr(block.attention, "qkv") for block in net.middle] == [True, False]
     assert net.middle[0].attention.heads == 2
+
+
+def test_attention_is_the_softmax_of_all_pairs_and_never_holds_them():
+    torch.manual_seed(0)
+    attention = SelfAttention(16, 8, groups=4).double()
+    torch.nn.init.normal_(attention.out.weight)
+    x = torch.randn(2, 16, 5, 6, dtype=torch.float64)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error if this layout of q, k and v is not fit for it
+        found = attention(x)
+    q, k, v = attention.qkv(attention.norm(x)).flatten(2).chunk(3, 1)
+    expected = []
+    for head in (slice(0, 8), slice(8, 16)):
+        scores = torch.einsum("bcq,bck->bqk", q[:, head], k[:, head]) / 8**0.5
+        expected.append(torch.einsum("bqk,bck->bcq", scores.softmax(-1), v[:, head]))
+    torch.testing.assert_close(found, x + attention.out(torch.cat(expected, 1).view_as(x)))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.inference import Options, predict
+from stochseg.inference.measures import Measurement
 from stochseg.metrics import ged
 from stochseg.reports import Question, figures, report_predictions, report_run
-from stochseg.reports.image import number, spread_text
+from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.predictions import read_image, read_result
 from stochseg.reports.runs import Collector, RunFacts, _cases, reliability
 from stochseg.training import train
-from stochseg.types import Batch
+from stochseg.types import Batch, DatasetInfo, Samples
 
 RNG = np.random.default_rng(0)
 ASK = Question.parse("longest diameter > 6 px")
@@ -142,6 +143,58 @@ def test_of_a_volume_all_is_measured_and_the_most_disputed_slice_is_shown(model,
     again = read_image(predicted / "volume", read_result(predicted / "volume"), None, [asked])
     assert again.answers[0].probability == pytest.approx((pixels * 0.8 > middle).mean())
     assert f"volume of {model.info.names[1]}" in str(again.section().parts[-1].table.rows)
+
+
+def test_a_question_about_a_volume_looks_at_all_its_slices(run, model, inputs, predicted, tmp_path):
+    values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
+    areas = np.stack([stochseg.measure(model.sample(v, 7), "area", spacing=(0.8, 0.5)).values for v in values])
+    largest = areas.max(0)
+    limit = float(np.median(largest)) - 0.1
+    assert len(set(areas.argmax(0))) > 1, "or one slice would do"
+    result = read_result(predicted / "volume")
+    image = read_image(predicted / "volume", result, None, [Question.parse(f"area > {limit} mm2")])
+    assert image.answers[0].probability == pytest.approx((largest > limit).mean())
+    code, out, said = run("report", predicted / "volume", "--out", tmp_path / "p.html", "--ask", f"area > {limit:.3f}")
+    assert code == 0, said
+    assert out.splitlines()[0].endswith("%), largest of all slices")
+    text = Page(tmp_path / "p.html").check().text
+    assert f"Shown is {image.where}, on which the samples disagree most." in text
+    assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is posterior, left is the patient's left." in text
+
+
+def test_pictures_are_to_scale():
+    """Pixels of 3 mm by 1 mm: a disc of 12 mm is round on the page, and so is what it is seen through."""
+    y, x = np.mgrid[:40, :120]
+    disc = torch.from_numpy(np.hypot((y - 20) * 3.0, x - 60.0) < 6).long()[None]
+    mean = torch.stack([1.0 - disc, disc.float()], 1)
+    samples = Samples(disc[None], mean, torch.ones(1, 1), 0)
+    info = DatasetInfo(num_classes=2, image_channels=1)
+    image = ImageReport("disc", np.zeros((40, 120, 3)), samples, info, (3.0, 1.0))
+    rows, columns = image.window
+    assert (rows.stop - rows.start) * 3 == pytest.approx(columns.stop - columns.start, abs=3)
+    assert disc[0, rows, columns].sum() == disc.sum()
+    for figure in (
+        figures.whole(image.picture, image.window, image.aspect),
+        figures.value_map(np.zeros((40, 120)), 1.0, "magma", "", image.aspect),
+        figures.reading(image.picture, disc[0].numpy(), info, image.aspect),
+        figures.outlines(image.picture, disc.numpy(), np.ones(1), info, [1], image.aspect),
+        figures.rater_outlines(image.picture, disc.numpy(), ["one"], image.aspect),
+    ):
+        axis = figure.axes[0]
+        axis.apply_aspect()
+        width, height = axis.get_position().size * figure.get_size_inches()
+        assert height == pytest.approx(width)
+        assert width == pytest.approx(figures.WIDTH)
+
+
+@pytest.mark.parametrize("count", [3, 7, 16, 40, 64])
+def test_histograms_name_the_shares_at_their_ticks(count):
+    values = np.random.default_rng(count).normal(size=count)
+    figure = figures.histogram(Measurement("area of nodule", values, np.full(count, 1 / count), "mm²"), "#e8853c")
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    for value, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True):
+        assert label.get_text() == f"{100 * value:g}%"
 
 
 def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 
+BAND = 2**16
+"""Places of an image whose samples are brought into order at once."""
+
 
 class Noise(Protocol):
     """A source of uniforms."""
@@ -72,14 +75,20 @@ class LatinNoise:
     def uniform(self, shape: Sequence[int]) -> Tensor:
         if shape[0] != len(self.rows):
             raise UserError(f"noise was made for {len(self.rows)} rows, asked for {shape[0]}")
-        place = (self.n, *shape[1:])
-        values = []
-        for stream in self.streams:
-            order = stream.random(place, dtype=np.float32).argsort(axis=0)
-            values.append((order + stream.random(place, dtype=np.float32)) / self.n)
+        places = math.prod(shape[1:])
+        u = np.empty((len(self.rows), places), dtype=np.float32)
+        done = 0
+        for image, stream in enumerate(self.streams, start=self.first // self.n):
+            keys, inside = (stream.random((self.n, places), dtype=np.float32) for _ in range(2))
+            own = slice(max(self.rows.start - image * self.n, 0), min(self.rows.stop - image * self.n, self.n))
+            out = u[done : done + own.stop - own.start]
+            for start in range(0, places, BAND):  # in parts: the order of n samples takes 64 bits a number
+                band = slice(start, start + BAND)
+                order = keys[:, band].argsort(axis=0)[own]
+                out[:, band] = (order + inside[own, band]) / self.n
+            done += len(out)
         below_one = np.nextafter(np.float32(1), np.float32(0))
-        u = np.concatenate(values)[self.rows.start - self.first :][: shape[0]].astype(np.float32)
-        return torch.from_numpy(np.minimum(u, below_one)).to(self.device)
+        return torch.from_numpy(np.minimum(u, below_one, out=u).reshape(tuple(shape))).to(self.device)
 
 
 def _independent(keys: Sequence[tuple[int, ...]], n: int, rows: range, device: torch.device | str) -> SeededNoise:

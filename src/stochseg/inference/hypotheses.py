@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,17 @@ class Hypothesis:
     __repr__ = __str__
 
 
+class Hypotheses(list[Hypothesis]):
+    """The readings of one image: a list that shows itself a reading a line, and as a table in notebooks."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self))
+
+    def _repr_html_(self) -> str:
+        """The drawing is in plots, which is found only when something is to be drawn."""
+        return str(import_module("stochseg.inference.plots").hypotheses_html(self)) if self else ""
+
+
 def hypotheses(
     samples: Samples | Tensor,
     *,
@@ -64,7 +76,7 @@ def hypotheses(
     most: int = MOST,
     apart: float = APART,
     level: float = 0.95,
-) -> list[Hypothesis]:
+) -> Hypotheses:
     """Group the samples of one image into readings, the most probable first.
 
     samples: Samples, or label maps "n h w"; info: for the names of the classes; which: the image, if the samples
@@ -94,10 +106,10 @@ def hypotheses(
     found.sort(key=lambda members: (-weights[members].sum(), members[0]))
     medoids = [_medoid(iou, weights, members) for members in found]
     names = _names(chosen, medoids, info)
-    return [
+    return Hypotheses(
         _hypothesis(chosen, iou, members, medoid, name, level, info)
         for members, medoid, name in zip(found, medoids, names, strict=True)
-    ]
+    )
 
 
 def _hypothesis(

@@ -86,8 +86,13 @@ def longest_diameter(region: Mask, spacing: tuple[float, float] = (1.0, 1.0)) ->
 
     Corners, not centres: a single pixel has the length of its diagonal. 0 of an empty region.
     """
-    parts, count = ndimage.label(region, EVERY_NEIGHBOUR)
-    return max((_feret(parts == part, spacing) for part in range(1, count + 1)), default=0.0)
+    parts, _ = ndimage.label(region, EVERY_NEIGHBOUR)
+    longest = 0.0
+    for part, box in enumerate(ndimage.find_objects(parts), start=1):
+        sides = [(side.stop - side.start) * mm for side, mm in zip(box, spacing, strict=True)]
+        if math.hypot(*sides) > longest:  # the diagonal of its box is no shorter than the part
+            longest = max(longest, _feret(parts[box] == part, spacing))
+    return longest
 
 
 def _feret(region: Mask, spacing: tuple[float, float]) -> float:

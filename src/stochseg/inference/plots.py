@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,16 @@ from stochseg.types import DatasetInfo, Samples
 CELL = 2.6  # inches a picture
 SHOWN = 5  # readings with a picture of their own
 GREY = "#444444"
+ROOM = 0.6  # of the image's side: what is smaller than this is shown close up
+
+
+class Picture(Figure):
+    """A figure that notebooks show also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=90, facecolor="white")
+        return buffer.getvalue()
 
 
 def plot(
@@ -35,7 +46,7 @@ def plot(
     *,
     spacing: tuple[float, float] | None = None,
     which: int | None = None,
-) -> Figure:
+) -> Picture:
     """The image with every sample's outlines, mean, entropy, the readings with their probabilities, the areas.
 
     image: raw intensities, a numpy array "h w" or "h w c" or a PIL image, or a tensor "c h w" or "1 c h w"
@@ -54,7 +65,7 @@ def plot(
     tall = float(np.clip(h / w, 0.4, 2.0))
     columns = max(4, len(shown))
     # Wide enough that the height is what limits a picture: all of them then have one size.
-    figure = Figure(figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.5), layout="constrained")
+    figure = Picture(figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.5), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.05, h_pad=0.06, wspace=0.02, hspace=0.02)
     top, bottom = figure.subfigures(2, 1, height_ratios=[CELL * tall + 0.55, CELL * tall + 0.95])
     first, second, third, last = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
@@ -99,6 +110,24 @@ def _picture(image: Any, info: DatasetInfo | None, size: torch.Size) -> np.ndarr
             "pass the image they were drawn for"
         )
     return rgb
+
+
+def close_up(marked: np.ndarray, aspect: float = 1.0) -> tuple[slice, slice] | None:
+    """Rows and columns around all that is marked in "h w", as high as wide to the eye; None if that is most of the
+    image, or nothing. aspect: height of a pixel, its width being 1."""
+    if not marked.any():
+        return None
+    pixel = np.array([aspect, 1.0]) / min(aspect, 1.0)  # its sides, the shorter one being 1
+    ends = [np.flatnonzero(marked.any(axis))[[0, -1]] for axis in (1, 0)]
+    side = max(24, 1.8 * max((last - first + 1) * unit for (first, last), unit in zip(ends, pixel, strict=True)))
+    if side > ROOM * (pixel * marked.shape).min():
+        return None
+    places = []
+    for (first, last), unit, size in zip(ends, pixel, marked.shape, strict=True):
+        length = int(side / unit)
+        start = int(np.clip((first + last + 1 - length) // 2, 0, size - length))
+        places.append(slice(start, start + length))
+    return places[0], places[1]
 
 
 def _title(axis: Axes, text: str) -> None:
@@ -217,7 +246,8 @@ def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: Dataset
 
 
 def samples_html(samples: Samples, *, images: int = 2, columns: int = 6) -> str:
-    """A table of what was drawn, and a strip with mean, entropy and the first samples of the first images."""
+    """A table of what was drawn, and a strip with mean, entropy and the first samples of the first images, close up
+    where little is marked."""
     b, n, h, w = samples.labels.shape
     weights = samples.weights
     equal = bool(torch.allclose(weights, weights[:, :1].expand_as(weights)))
@@ -234,29 +264,53 @@ def samples_html(samples: Samples, *, images: int = 2, columns: int = 6) -> str:
         f'<tr><th style="text-align:left">{key}</th><td>{html.escape(str(value))}</td></tr>'
         for key, value in facts.items()
     )
-    buffer = io.BytesIO()
-    _strip(samples, min(images, b), min(columns, n)).savefig(buffer, format="png", dpi=90, facecolor="white")
-    picture = base64.b64encode(buffer.getvalue()).decode()
-    shown = f'<img alt="mean, entropy and samples" src="data:image/png;base64,{picture}">'
+    shown = _image_tag(_strip(samples, min(images, b), min(columns, n)), "mean, entropy and samples")
     return f"<table><tbody>{rows}</tbody></table>{shown}"
 
 
-def _strip(samples: Samples, images: int, columns: int) -> Figure:
+def hypotheses_html(readings: Sequence[Hypothesis]) -> str:
+    """A table of readings, each with a small picture of its most typical sample."""
+    maps = torch.stack([r.medoid for r in readings])
+    info = DatasetInfo(num_classes=1 + max(1, len(readings[0].areas)), image_channels=1)
+    place = close_up((maps > 0).any(0).numpy()) or (slice(None), slice(None))
+    titles = ("", "reading", "share", f"{readings[0].level:.0%} interval", "samples", "pixels")
+    body = []
+    for reading, labels in zip(readings, maps, strict=True):
+        figure = Picture(figsize=(0.9, 0.9))
+        axis = figure.add_axes((0, 0, 1, 1))
+        axis.set_axis_off()
+        axis.imshow(show_labels(labels[place], info), interpolation="nearest")
+        low, high = reading.interval
+        sizes = ", ".join(f"{name} {pixels}" for name, pixels in reading.areas.items() if pixels)
+        cells = [reading.name, f"{reading.probability:.0%}", f"{low:.0%} – {high:.0%}", len(reading.members), sizes]
+        words = "".join(f'<td style="text-align:left">{html.escape(str(cell))}</td>' for cell in cells)
+        body.append(f"<tr><td>{_image_tag(figure, reading.name)}</td>{words}</tr>")
+    head = "".join(f'<th style="text-align:left">{title}</th>' for title in titles)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _image_tag(figure: Picture, words: str) -> str:
+    picture = base64.b64encode(figure._repr_png_()).decode()
+    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{picture}">'
+
+
+def _strip(samples: Samples, images: int, columns: int) -> Picture:
     info = DatasetInfo(num_classes=samples.num_classes, image_channels=1)
     h, w = samples.labels.shape[-2:]
     tall = float(np.clip(h / w, 0.3, 3.0))
-    figure = Figure(figsize=(1.2 * (columns + 2), 1.2 * images * tall + 0.3), layout="constrained")
+    figure = Picture(figsize=(1.2 * (columns + 2), 1.2 * images * tall + 0.3), layout="constrained")
     axes = figure.subplots(images, columns + 2, squeeze=False)
     titles = ["mean", "entropy", *(f"sample {i}" for i in range(columns))]
     entropy = samples.entropy.cpu().numpy()
     for i, line in enumerate(axes):
-        pictures = [show_mean(samples.mean[i].float(), info), None]
-        pictures += [show_labels(samples.labels[i, j], info) for j in range(columns)]
+        place = close_up((samples.labels[i] > 0).any(0).cpu().numpy()) or (slice(None), slice(None))
+        pictures = [show_mean(samples.mean[i][(slice(None), *place)].float(), info), None]
+        pictures += [show_labels(samples.labels[i, j][place], info) for j in range(columns)]
         for axis, picture, title in zip(line, pictures, titles, strict=True):
             axis.set_axis_off()
             if picture is not None:
                 axis.imshow(picture, interpolation="nearest")
             if i == 0:
                 axis.set_title(title, fontsize=8, pad=3)
-        line[1].imshow(entropy[i], cmap="magma", vmin=0, vmax=np.log(info.num_classes), interpolation="nearest")
+        line[1].imshow(entropy[i][place], cmap="magma", vmin=0, vmax=np.log(info.num_classes), interpolation="nearest")
     return figure

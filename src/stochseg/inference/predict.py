@@ -38,6 +38,10 @@ AT_ONCE = 64 * 128 * 128
 """Pixels of all samples that a call is asked for, so that small images and slices share calls."""
 FAR = 20.0
 """Normalised intensities of more standard deviations are remarked on."""
+FLAT = 0.02
+"""So are images that span fewer, without being of one grey: fractions of 1 for a model of 255 grey levels."""
+SEEN = 0.2
+"""And images of which the model labels a smaller share, because it was trained on what lies in the centre."""
 
 
 class Options(Config):
@@ -88,9 +92,10 @@ def predict(
     kept unless `overwrite`. Volumes are sampled slice by slice: sample i of a volume is sample i of each of its slices,
     drawn as `model.sample` draws it. origin: where the model came from, for the record.
     """
-    plan = Plan(model, options or Options(), origin)
-    out = _writable(Path(out))
+    plan, out = Plan(model, options or Options(), origin), Path(out)
     found = find_sources(inputs, plan.options.axis)
+    if found.sources:
+        _make_writable(out)
     total = len(found.problems) + len(found.sources)
     outcomes: list[Outcome] = []
 
@@ -162,14 +167,16 @@ def _digest(model: StochasticSegmenter) -> str:
     return digest.hexdigest()
 
 
-def _writable(out: Path) -> Path:
-    """The folder, made if need be. Asked before the first sample is drawn."""
+def _make_writable(out: Path) -> None:
+    """Make the folder if need be. Asked before the first sample is drawn."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=out):
-            return out
+            return
     except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}; give another --out") from None
+        in_the_way = next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None)
+        why = error.strerror if in_the_way is None else f"{in_the_way} is a file, expected a folder"
+        raise UserError(f"cannot write to {out}: {why}; give another --out") from None
 
 
 # ---------------------------------------------------------------------- one input after the other
@@ -206,7 +213,8 @@ def _attempt(act: Callable[[], object]) -> str:
 
 def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
-    if problem:
+    if problem:  # in one line, and without the name that goes before it anyway
+        problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
         return Outcome(where, "failed", problem=problem, notices=notices)
     return Outcome(where, "done", folder, notices=notices)
 
@@ -219,6 +227,9 @@ def _jobs(
         folder, read = out / source.name, list[Job]()
 
         def act(source: Source = source, folder: Path = folder, read: list[Job] = read) -> None:
+            for file in source.files:
+                if file.stat().st_size == 0:
+                    raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
             files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
             if overwrite or not _is_complete(folder, files, plan):
                 read.append(_read(source, files, plan))
@@ -271,12 +282,7 @@ def _read(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     plan.model_for(height, width)
     if plan.large(height, width) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
-    low, high = (float(v) for v in torch.aminmax(images))
-    if max(-low, high) > FAR:
-        notices.append(
-            f"its intensities {stack.values.min():g}..{stack.values.max():g} reach {max(-low, high):.0f} standard "
-            "deviations from what the model was trained on; are they in the same units?"
-        )
+    notices += _remarks(images, stack, model)
     if stack.headers:
         blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
         medical("highdicom", "writing DICOM SEG")
@@ -286,6 +292,26 @@ def _read(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
             stack = replace(stack, headers=())
             notices.append(f"without fused.dcm: {error}")
     return Job(source, stack, images, files, tuple(notices))
+
+
+def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
+    """On what can be sampled, but is hardly meant."""
+    low, high = (float(v) for v in torch.aminmax(images))
+    raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
+    ask = "what the model was trained on; are they in the same units?"
+    remarks = []
+    if max(-low, high) > FAR:
+        remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
+    elif 0 < high - low < FLAT:
+        remarks.append(f"{raw} differ by {high - low:.2g} standard deviations of {ask}")
+    height, width = images.shape[-2:]
+    rows, columns = (part.stop - part.start for part in model.window(height, width))
+    if rows * columns < SEEN * height * width:
+        remarks.append(
+            f"the model labels the central {rows}×{columns} of its {height}×{width} pixels, all others are background; "
+            "crop it around what is sought, to the size of the images the model was trained on"
+        )
+    return remarks
 
 
 def _batches(jobs: Iterable[Job], n: int) -> Iterator[list[Job]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import importlib
 import json
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -287,9 +288,19 @@ _NEEDED = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceU
 def _header(file: Path) -> Any:
     pydicom = medical("pydicom", str(file))
     try:
-        return pydicom.dcmread(file, stop_before_pixels=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is wrong and matters is found below
+            return pydicom.dcmread(file, stop_before_pixels=True)
+    except pydicom.errors.InvalidDicomError:
+        raise UserError(f"{file.name} cannot be read as DICOM: its mark is missing; export it again") from None
     except Exception as error:  # a damaged file surfaces as whatever the parser stumbles over
         raise UserError(f"{file.name} cannot be read as DICOM ({error}); export it again") from None
+
+
+def _should_be_image(header: Any) -> bool:
+    """By the class of the object, which stands at the beginning of the file."""
+    uid = header.file_meta.get("MediaStorageSOPClassUID") or header.get("SOPClassUID") or ""
+    return "Image Storage" in getattr(uid, "name", "")
 
 
 def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Source]:
@@ -305,8 +316,11 @@ def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Sou
         except UserError:
             broken.append(file)
             continue
-        if "Rows" not in header or str(header.get("Modality", "")) in NO_IMAGES:
+        if str(header.get("Modality", "")) in NO_IMAGES or not ("Rows" in header or _should_be_image(header)):
             passed += 1
+            continue
+        if "Rows" not in header:  # cut short: to pass over it would be to lose a slice
+            broken.append(file)
             continue
         key = (file.parent, str(header.get("SeriesInstanceUID", "")))
         groups[key].append(file)
@@ -330,7 +344,7 @@ def read_series(files: Sequence[Path]) -> Stack:
     for file, header in zip(files, headers, strict=True):
         missing = [tag for tag in _NEEDED if header.get(tag) in (None, "")]
         if missing:
-            raise UserError(f"{file.name}: the DICOM header has no {missing[0]}; export it again")
+            raise UserError(f"{file.name}: the DICOM header has no {missing[0]}, or is cut short; export it again")
         if str(header.get("Modality", "")) in NO_IMAGES:
             raise UserError(f"{file.name} is a DICOM {header.Modality}, expected an image")
     lattice, order = _lattice(files, headers)

@@ -124,6 +124,7 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
                 content_label="SEGMENTATION",
                 content_description=f"fused map of {samples.labels.shape[1]} samples",
                 series_description=f"stochseg {algorithm}"[:64],
+                omit_empty_frames=bool(fused.any()),  # there must be one
             )
         except (AttributeError, ValueError, TypeError, KeyError) as error:
             raise UserError(

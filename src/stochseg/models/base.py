@@ -115,6 +115,10 @@ class StochasticSegmenter(nn.Module):
         """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""
         return {}
 
+    def window(self, height: int, width: int) -> tuple[slice, slice]:
+        """Where labels vary: rows and columns. Outside every pixel is of class 0."""
+        return slice(0, height), slice(0, width)
+
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         """This model, over the same weights, with networks that see images larger than `tile` in windows which share
         `overlap` pixels. UserError for a method whose samples cannot be put together from windows."""

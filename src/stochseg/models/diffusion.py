@@ -65,10 +65,6 @@ class CategoricalDiffusion(StochasticSegmenter):
         self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_steps), info.num_classes)
         self.check_options(SamplingOptions())
 
-    def window(self, height: int, width: int) -> tuple[slice, slice]:
-        """Where labels vary: rows and columns. Outside every pixel is of class 0."""
-        return slice(0, height), slice(0, width)
-
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         """Noise is drawn for the whole image and the windows are joined at every step, so samples have no seams."""
         return self._with(denoiser=Tiled(self.denoiser, tile, overlap))

@@ -93,7 +93,8 @@ class SelfAttention(nn.Module):
         """x: "b c h w"."""
         b, c, h, w = x.shape
         qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
-        q, k, v = qkv.unbind(1)
+        # Contiguous: otherwise torch takes the way that writes out all h·w × h·w scores.
+        q, k, v = qkv.contiguous().unbind(1)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(-1, -2).reshape(b, c, h, w)
         return x + self.out(mixed)
 

@@ -68,20 +68,21 @@ def shrunk(picture: np.ndarray, *maps: np.ndarray) -> tuple[np.ndarray, ...]:
     return np.asarray(small) / 255, *(part[..., rows[:, None], columns] for part in maps)
 
 
-def _frame(height: int, width: int, below: float = 0.0) -> tuple[Figure, Axes]:
-    """A figure that a picture of this size fills, with `below` inches of room under it."""
-    tall = WIDTH * float(np.clip(height / width, 0.25, 1.6))
+def _frame(height: int, width: int, aspect: float, below: float = 0.0) -> tuple[Figure, Axes]:
+    """A figure that a picture of this size fills, with `below` inches of room under it. aspect: height of a pixel, its
+    width being 1."""
+    tall = WIDTH * float(np.clip(aspect * height / width, 0.25, 1.6))
     figure = Figure(figsize=(WIDTH, tall + below))
     axis = figure.add_axes((0, below / (tall + below), 1, tall / (tall + below)))
     axis.set_axis_off()
     return figure, axis
 
 
-def whole(picture: np.ndarray, window: tuple[slice, slice]) -> Figure:
+def whole(picture: np.ndarray, window: tuple[slice, slice], aspect: float = 1.0) -> Figure:
     """A picture "h w 3" with a box around a part of it."""
     (small,) = shrunk(picture)
-    figure, axis = _frame(*small.shape[:2])
-    axis.imshow(small, interpolation="nearest")
+    figure, axis = _frame(*small.shape[:2], aspect)
+    axis.imshow(small, interpolation="nearest", aspect=aspect)
     scale = small.shape[0] / picture.shape[0]
     rows, columns = ((s.start * scale, (s.stop - s.start) * scale) for s in window)
     corner = columns[0] - 0.5, rows[0] - 0.5
@@ -90,18 +91,24 @@ def whole(picture: np.ndarray, window: tuple[slice, slice]) -> Figure:
 
 
 def outlines(
-    picture: np.ndarray, maps: np.ndarray, weights: np.ndarray, info: DatasetInfo, labels: list[int]
+    picture: np.ndarray,
+    maps: np.ndarray,
+    weights: np.ndarray,
+    info: DatasetInfo,
+    labels: list[int],
+    aspect: float = 1.0,
 ) -> Figure:
     """A picture "h w 3" with the outlines of all samples "n h w"."""
-    figure, axis = _frame(*picture.shape[:2])
+    figure, axis = _frame(*picture.shape[:2], aspect)
     draw_outlines(axis, picture, maps, weights, info, labels)
+    axis.set_aspect(aspect)
     return figure
 
 
-def rater_outlines(picture: np.ndarray, maps: np.ndarray, names: Sequence[str]) -> Figure:
+def rater_outlines(picture: np.ndarray, maps: np.ndarray, names: Sequence[str], aspect: float = 1.0) -> Figure:
     """A picture "h w 3" with what each rater "k h w" marked, a colour a rater."""
-    figure, axis = _frame(*picture.shape[:2])
-    axis.imshow(picture, interpolation="nearest")
+    figure, axis = _frame(*picture.shape[:2], aspect)
+    axis.imshow(picture, interpolation="nearest", aspect=aspect)
     handles = []
     for i, (labels, name) in enumerate(zip(maps, names, strict=True)):
         colour = RATER_COLOURS[i % len(RATER_COLOURS)]
@@ -116,17 +123,18 @@ def rater_outlines(picture: np.ndarray, maps: np.ndarray, names: Sequence[str]) 
     return figure
 
 
-def reading(picture: np.ndarray, labels: np.ndarray, info: DatasetInfo) -> Figure:
+def reading(picture: np.ndarray, labels: np.ndarray, info: DatasetInfo, aspect: float = 1.0) -> Figure:
     """A picture "h w 3" with one label map "h w" in colours."""
-    figure, axis = _frame(*picture.shape[:2])
+    figure, axis = _frame(*picture.shape[:2], aspect)
     draw_reading(axis, picture, labels, info)
+    axis.set_aspect(aspect)
     return figure
 
 
-def value_map(values: np.ndarray, highest: float, colours: str, unit: str) -> Figure:
+def value_map(values: np.ndarray, highest: float, colours: str, unit: str, aspect: float = 1.0) -> Figure:
     """Values "h w" from 0 to `highest` as colours, with the scale below."""
-    figure, axis = _frame(*values.shape, BAR)
-    axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest")
+    figure, axis = _frame(*values.shape, aspect, BAR)
+    axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
     tall = figure.get_size_inches()[1]
     below = figure.add_axes((0.05, 0.72 * BAR / tall, 0.78, 0.16 * BAR / tall))
     bar = figure.colorbar(
@@ -171,9 +179,11 @@ def histogram(
     axis.axvline(measured.mean, color=INK, linewidth=1.6)
     for threshold in thresholds:
         axis.axvline(threshold, color="#b3261e", linewidth=1.2, linestyle=":")
+    axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no ticks at 2.5%, which would be called 2%
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axis.set_xlim(bins[0] - 0.02 * (bins[-1] - bins[0]), bins[-1] + 0.02 * (bins[-1] - bins[0]))
-    _plain(axis, (measured.unit and f"{measured.name} ({measured.unit})") or measured.name, "share of samples")
+    name = measured.name.partition(",")[0]  # which there is room for
+    _plain(axis, f"{name} ({measured.unit})" if measured.unit else name, "share of samples")
     axis.set_ylim(0, axis.get_ylim()[1] * (1.25 if raters else 1.05))
     if raters:
         top = axis.get_ylim()[1]

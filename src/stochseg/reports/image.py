@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
 from stochseg.evaluation.page import Picture, Section, Table
 from stochseg.inference.hypotheses import Hypothesis, hypotheses
 from stochseg.inference.measures import MEASURES, VOLUME, Measurement, class_names, measure, one_image
+from stochseg.inference.plots import close_up
 from stochseg.reports import figures
 from stochseg.reports.questions import Answer, Question
 from stochseg.types import DatasetInfo, Samples
@@ -22,9 +24,8 @@ READINGS = 6  # with a picture of their own
 DRAWN = ("area", "longest diameter", "perimeter")
 SMALL = 110  # dots an inch of the pictures of readings
 
-ROOM = 0.6  # of the image's side: what is smaller than this is also shown close up
-
 LEGEND = "Blue line: mean of the samples; grey band: 90% of them."
+LARGEST = "largest of all slices"
 RATERS = " Orange triangles: what the raters drew."
 
 
@@ -48,8 +49,8 @@ class ImageReport:
     """All that is said about one image, or about one slice of a volume.
 
     picture: "h w 3" in [0, 1]; samples: of this image alone; spacing: millimetres a pixel (row, column); raters: their
-    maps "k h w", None if there are none; volume: one measurement a class, of the whole volume; where: "slice 12 of 40",
-    "" for an image; notes: what the reader must know.
+    maps "k h w", None if there are none; volume: one measurement a class, of the whole volume; slices: reads all its
+    samples, "s n h w", for questions; where: "slice 12 of 40", "" for an image; notes: what the reader must know.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ImageReport:
     raters: Tensor | None = None
     rater_names: tuple[str, ...] = ()
     volume: dict[int, Measurement] = field(default_factory=dict)
+    slices: Callable[[], np.ndarray] | None = None
     where: str = ""
     notes: tuple[str, ...] = ()
     questions: Sequence[Question] = ()
@@ -103,6 +105,8 @@ class ImageReport:
         if not self.volume:
             return self._measure(self.samples, "area", None)
         parts = list(self.volume.values())
+        if len(parts) == 1:
+            return parts[0]
         total = np.sum([part.values for part in parts], axis=0)
         return Measurement("volume of foreground", total, parts[0].weights, parts[0].unit)
 
@@ -113,20 +117,51 @@ class ImageReport:
 
     @cached_property
     def answers(self) -> list[Answer]:
-        return [question.answer(self._asked(question)) for question in self.questions]
+        return [question.answer(asked) for question, asked in zip(self.questions, self._asked, strict=True)]
 
-    def _asked(self, question: Question) -> Measurement:
+    @cached_property
+    def _asked(self) -> list[Measurement]:
+        """What each question is about."""
+        return [self._about(question) for question in self.questions]
+
+    def _about(self, question: Question) -> Measurement:
         names = class_names(self.info.num_classes, self.info)
         if question.label and question.label not in names[1:]:
             raise UserError(
                 f"question {str(question)!r}: no class is called {question.label!r}; known: {', '.join(names[1:])}"
             )
         label = names.index(question.label) if question.label else None
-        if question.what != VOLUME:
+        if question.what != VOLUME and not self.volume:
             return self._measure(self.samples, question.what, label)
+        if question.what != VOLUME:
+            return self._largest(question.what, label)
         if not self.volume:
             raise UserError(f"question {str(question)!r}: {self.name} is no volume; ask for its area or diameter")
         return self.size if label is None else self.volume[label]
+
+    @property
+    def said(self) -> list[str]:
+        """Questions with their answers."""
+        pairs = zip(self.questions, self.answers, strict=True)
+        return [f"P({q}) = {a}" + f", {LARGEST}" * (bool(self.volume) and q.what != VOLUME) for q, a in pairs]
+
+    def _largest(self, what: str, label: int | None) -> Measurement:
+        """Of every sample of a volume, the slice with the most of it."""
+        of_shown = self._measure(self.samples, what, label)
+        if self.slices is None:
+            raise UserError(f"{self.name}: a volume is measured on all its slices, and they are not given")
+        values = np.zeros(len(of_shown.values))
+        for maps in self.slices():
+            found = np.flatnonzero((maps > 0).any((1, 2)))
+            if len(found):
+                one = torch.from_numpy(maps[found].astype(np.int64))
+                values[found] = np.maximum(values[found], self._measure(one, what, label).values)
+        return Measurement(f"{of_shown.name}, {LARGEST}", values, of_shown.weights, of_shown.unit)
+
+    @property
+    def aspect(self) -> float:
+        """Height of a pixel, its width being 1."""
+        return self.spacing[0] / self.spacing[1] if self.spacing else 1.0
 
     @cached_property
     def window(self) -> tuple[slice, slice] | None:
@@ -135,18 +170,7 @@ class ImageReport:
         marked = (one.labels > 0).any(0).numpy()
         if self.raters is not None:
             marked = marked | (self.raters > 0).any(0).numpy()
-        h, w = marked.shape
-        if not marked.any():
-            return None
-        ends = [np.flatnonzero(marked.any(axis))[[0, -1]] for axis in (1, 0)]
-        side = max(24, int(1.8 * max(last - first + 1 for first, last in ends)))
-        if side > ROOM * min(h, w):
-            return None
-        starts = [
-            int(np.clip((first + last + 1 - side) // 2, 0, size - side))
-            for (first, last), size in zip(ends, (h, w), strict=True)
-        ]
-        return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)
+        return close_up(marked, self.aspect)
 
     def _view(self, *maps: np.ndarray) -> tuple[np.ndarray, ...]:
         """The picture and maps "… h w" of it, close up if that helps, and small enough to draw."""
@@ -157,7 +181,7 @@ class ImageReport:
 
     def section(self, heading: str = "", text: str = "", anchor: str = "") -> Section:
         words = [text, *self.notes]
-        words += [f"P({question}) = {answer}." for question, answer in zip(self.questions, self.answers, strict=True)]
+        words += [f"{text}." for text in self.said]
         parts = [self._readings(), self._sizes()]
         if self.measured:
             parts.append(Section("All measurements", table=self._table(), folded=True))
@@ -178,19 +202,19 @@ class ImageReport:
         at = f", {self.where}" if self.where else ""
         found = []
         if self.window is not None:
-            whole = figures.embed_picture(figures.whole(self.picture, self.window))
+            whole = figures.embed_picture(figures.whole(self.picture, self.window, self.aspect))
             found.append(Picture(whole, f"The whole image{at}.", "The box is what the other pictures show close up."))
         if self.raters is not None:
             _, raters = self._view(self.raters.numpy())
             names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(raters)))
             found.append(
                 Picture(
-                    figures.embed_picture(figures.rater_outlines(picture, raters, names)),
+                    figures.embed_picture(figures.rater_outlines(picture, raters, names, self.aspect)),
                     f"{len(raters)} raters." if len(raters) > 1 else "The rater.",
                     "What each drew, a colour each.",
                 )
             )
-        drawn = figures.outlines(picture, maps, one.weights.numpy(), self.info, self.labels)
+        drawn = figures.outlines(picture, maps, one.weights.numpy(), self.info, self.labels, self.aspect)
         highest = float(np.log(self.info.num_classes))
         return [
             *found,
@@ -200,12 +224,12 @@ class ImageReport:
                 "Each line is one plausible segmentation; where many run together, the border is certain.",
             ),
             Picture(
-                figures.embed_picture(figures.value_map(marked, 1.0, "viridis", "prob.")),
+                figures.embed_picture(figures.value_map(marked, 1.0, "viridis", "prob.", self.aspect)),
                 "Mean probability of foreground.",
                 "Dark: none of the samples marks it; yellow: all do.",
             ),
             Picture(
-                figures.embed_picture(figures.value_map(nats, highest, "magma", "nats")),
+                figures.embed_picture(figures.value_map(nats, highest, "magma", "nats", self.aspect)),
                 "Entropy.",
                 "Bright where the samples contradict each other, dark where they agree.",
             ),
@@ -218,9 +242,8 @@ class ImageReport:
             low, high = reading.interval
             name = f"{reading.probability:.0%} {reading.name}"
             caption = f"({low:.0%} – {high:.0%}; {_count(reading)})"
-            shown.append(
-                Picture(figures.embed_picture(figures.reading(picture, medoid, self.info), SMALL), name, caption)
-            )
+            drawn = figures.reading(picture, medoid, self.info, self.aspect)
+            shown.append(Picture(figures.embed_picture(drawn, SMALL), name, caption))
         rest = self.readings[READINGS:]
         left = f" {len(rest)} more share {sum(r.probability for r in rest):.0%}." if rest else ""
         count = "One reading" if len(self.readings) == 1 else f"{len(self.readings)} readings"
@@ -234,29 +257,31 @@ class ImageReport:
 
     def _sizes(self) -> Section:
         shown = self.labels[:CLASSES]
-        kinds = DRAWN if len(shown) == 1 else DRAWN[:2]
-        pictures = [self._histogram(m, c) for c, m in self.volume.items() if m.values.any()][:CLASSES]
-        for label in shown:
-            for what in kinds:
-                key = (label, what)
-                pictures.append(self._histogram(self.measured[key], label, self.rated.get(key)))
-        if not pictures:
+        kinds = DRAWN if len(shown) == 1 and not self.volume else DRAWN[:2]
+        drawn = [(m, c, None) for c, m in self.volume.items() if m.values.any()][:CLASSES]
+        if self.volume:  # what was asked for is of all slices, what follows of one
+            names = class_names(self.info.num_classes, self.info)
+            about = {m.name: (m, q) for m, q in zip(self._asked, self.questions, strict=True) if q.what != VOLUME}
+            drawn += [(m, names.index(q.label) if q.label else 1, None) for m, q in about.values()]
+        drawn += [(self.measured[c, what], c, self.rated.get((c, what))) for c in shown for what in kinds]
+        if not drawn:
             return Section("Measurements", "No sample marks anything, so there is nothing to measure.")
         text = LEGEND + (RATERS if self.raters is not None else "")
-        if any(self._thresholds(m) for m in self.measured.values()):
-            text += " Red dots: the threshold that was asked for."
+        if any(self._thresholds(m) for m, _, _ in drawn):
+            text += " Dotted red line: the threshold that was asked for."
         if self.volume:
             text += (
-                " The slices of a volume are drawn independently of each other, so the true spread of the volume is "
-                "wider than the one shown."
+                f" What is not said to be of the volume or of all slices is of {self.where}. The slices of a volume "
+                "are drawn independently of each other, so the true spread of the volume is wider than the one shown."
             )
         if len(self.labels) > len(shown):
             text += f" The {len(shown)} largest of {len(self.labels)} classes are shown; all are in the table below."
-        return Section("Measurements", text, pictures=pictures)
+        return Section("Measurements", text, pictures=[self._histogram(*each) for each in drawn])
 
     def _thresholds(self, measured: Measurement) -> list[float]:
         """The values that questions about this measurement ask for."""
-        return [q.threshold for q in self.questions if q.what and measured.name.startswith(f"{q.what} of")]
+        pairs = zip(self.questions, self._asked, strict=True)
+        return [q.threshold for q, asked in pairs if asked.name == measured.name]
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None = None) -> Picture:
         plot = figures.histogram(

@@ -27,6 +27,8 @@ from stochseg.reports.questions import Question
 from stochseg.types import DEFAULT_PALETTE, DatasetInfo, Samples
 
 AGAIN = "predict this input again with --overwrite, or remove the folder"
+SIDES = (("the patient's left", "the patient's right"), ("posterior", "anterior"), ("the feet", "the head"))
+"""Where NIfTI's axes x, y, z come from and lead to."""
 UNITS = {"mm2": "mm²", "mm3": "mm³", "pixels": "px²"}
 
 
@@ -53,7 +55,18 @@ class Geometry(Part):
     height: int = Field(ge=1)
     width: int = Field(ge=1)
     spacing_mm: tuple[float, float, float] | None = None
-    slice_axis: int | None = None
+    affine: tuple[tuple[float, float, float, float], ...] | None = Field(None, min_length=4, max_length=4)
+    slice_axis: int | None = Field(None, ge=0, le=2)
+
+    @property
+    def facing(self) -> str:
+        """Which sides of the body are at the top and the left of the pictures, roughly if it lies oblique."""
+        if self.affine is None:
+            return ""
+        axis = 2 if self.slice_axis is None else self.slice_axis
+        across, down = (np.array(self.affine)[:3, i] for i in range(3) if i != axis)
+        up, left = (SIDES[int(np.abs(way).argmax())][int(way[np.abs(way).argmax()] < 0)] for way in (down, across))
+        return f"Up is {up}, left is {left}."
 
 
 class ModelFacts(Part):
@@ -91,6 +104,12 @@ class Result(Part):
     def samples(self) -> int:
         return len(self.classes[0].samples)
 
+    @property
+    def source(self) -> str:
+        """The file, or the folder of a series."""
+        first = self.inputs[0].file
+        return first if len(self.inputs) == 1 else str(Path(first).parent)
+
 
 # --- reading ---------------------------------------------------------------------------------------------
 
@@ -121,16 +140,21 @@ def read_image(
     folder: Path, result: Result, spacing: tuple[float, float] | None = None, questions: Sequence[Question] = ()
 ) -> ImageReport:
     """Everything about one input, of a volume about one slice: the one on which the samples disagree most."""
-    image, shown, original = result.image, 0, _original(result)
+    image, shown, most, original = result.image, 0, False, _original(result)
     if image.spacing_mm is None:
         labels, mean = (_pages(folder / f"{name}.tif", image) for name in ("samples", "mean"))
     else:
         disagreement = _volume(folder, image, "entropy", slice(None)).reshape(image.slices, -1).sum(1)
-        shown = int(disagreement.argmax()) if original is not None and disagreement.any() else result.overlay_slice
+        most = original is not None and bool(disagreement.any())
+        shown = int(disagreement.argmax()) if most else result.overlay_slice
         place = slice(shown, shown + 1)
         labels, mean = (np.moveaxis(_volume(folder, image, name, place)[0], -1, 0) for name in ("samples", "mean"))
         spacing = image.spacing_mm[1:]
     picture, note = _picture(folder, result, original, shown)
+    where = f"slice {shown + 1} of {image.slices}" if image.slices > 1 else ""
+    if where:
+        why = "on which the samples disagree most" if most else "the one with most foreground"
+        note = (f"Shown is {where}, {why}.", *note)
     expected = (result.samples, len(result.classes), image.height, image.width)
     got = (len(labels), len(mean), *labels.shape[1:])
     if got != expected or mean.shape[1:] != labels.shape[1:] or picture.shape[:2] != labels.shape[1:]:
@@ -163,7 +187,8 @@ def read_image(
         result.info,
         spacing,
         volume=sizes,
-        where=f"slice {shown + 1} of {image.slices}" if image.slices > 1 else "",
+        slices=lambda: np.moveaxis(_volume(folder, image, "samples", slice(None)), -1, 1),
+        where=where,
         notes=(*note, *(f"Note: {notice}." for notice in result.notices)),
         questions=questions,
     )
@@ -211,7 +236,7 @@ def _picture(folder: Path, result: Result, values: np.ndarray | None, shown: int
             overlay = np.asarray(picture.convert("RGB")) / 255
     except OSError as error:
         raise UserError(f"{folder / 'overlay.png'} cannot be read ({error}); {AGAIN}") from None
-    note = f"{result.inputs[0].file} is not there any more or has changed, so the lines are drawn on the overlay."
+    note = f"{result.source} is not there any more or has changed, so the lines are drawn on the overlay."
     return overlay, (note,)
 
 
@@ -264,7 +289,8 @@ def _facts(result: Result) -> str:
     image = result.image
     slices = f"{image.slices} slices of " if image.slices > 1 else ""
     mm = "" if image.spacing_mm is None else f", voxels of {' × '.join(number(v) for v in image.spacing_mm)} mm"
-    return f"{result.inputs[0].file}: {slices}{image.height} × {image.width} pixels{mm}."
+    mm += " (slice, row, column)" if mm else ""
+    return f"{result.source}: {slices}{image.height} × {image.width} pixels{mm}. {image.facing}".rstrip()
 
 
 def _contents(images: Sequence[ImageReport], questions: Sequence[Question]) -> Section:
@@ -276,10 +302,13 @@ def _contents(images: Sequence[ImageReport], questions: Sequence[Question]) -> S
         row = [image.name, str(len(image.readings)), f"{first.name} {first.probability:.0%} ({low:.0%} – {high:.0%})"]
         row += [f"{image.marked:.0%}", spread_text(image.size), *(str(answer) for answer in image.answers)]
         rows.append(row)
+    volumes = ""
+    if any(image.volume for image in images):
+        volumes = " Of a volume, the readings are of the slice shown, all else is of the whole."
     return Section(
         "Inputs",
         "Readings: how many distinct answers the samples amount to. Anything marked: the share of the samples that "
         "find anything at all. In brackets behind a probability: the range in which it would settle (95%) with more "
-        "samples.",
+        "samples." + volumes,
         table=Table([*head, *(f"P({q})" for q in questions)], rows, [f"image-{i + 1}" for i in range(len(rows))]),
     )
