@@ -233,3 +233,16 @@ def test_errors_say_what_to_do():
 def test_is_public():
     assert stochseg.hypotheses is hypotheses
     assert hypotheses(torch.zeros(1, 4, 4, dtype=torch.long))[0].probability == 1
+
+
+def test_a_loose_group_does_not_fall_into_single_samples():
+    """Of few samples some are closer than others by chance, and those left alone are no readings of their own."""
+    distance = np.full((26, 26), 0.6)
+    distance[:20, :20] = np.random.default_rng(0).uniform(0.04, 0.07, (20, 20))
+    distance[20:, 20:] = np.random.default_rng(0).uniform(0.1, 0.3, (6, 6))
+    distance[20, 21] = 0.05
+    distance = np.minimum(distance, distance.T)
+    np.fill_diagonal(distance, 0)
+    groups = group(distance, np.full(26, 1 / 26))
+    assert len(set(groups)) == 2
+    assert len(set(groups[20:])) == 1

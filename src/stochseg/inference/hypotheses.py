@@ -166,13 +166,14 @@ def group(distance: Matrix, weights: Matrix, most: int = MOST, apart: float = AP
     groups = _best_cut(distance, weights, most, apart, 0.0)
     while True:
         # A single cut prefers the coarse view, in which close readings are one: look into each group again. Parts
-        # of it are taken to be no tighter than the tightest group: of a few samples, some are close by chance.
+        # of it are taken to be no tighter than the tightest group: of a few samples, some are close by chance, and
+        # one that is not close to the others of its group is no reading yet.
         floor = _tightest(distance, weights, groups)
         finer = np.zeros_like(groups)
         count = 0
         for g in range(groups.max() + 1):
             inside = np.flatnonzero(groups == g)
-            parts = _best_cut(distance[np.ix_(inside, inside)], weights[inside], most, apart, floor)
+            parts = _best_cut(distance[np.ix_(inside, inside)], weights[inside], most, apart, floor, least=2)
             finer[inside] = parts + count
             count += parts.max() + 1
         if count == groups.max() + 1 or count > most:
@@ -180,8 +181,8 @@ def group(distance: Matrix, weights: Matrix, most: int = MOST, apart: float = AP
         groups = finer
 
 
-def _best_cut(distance: Matrix, weights: Matrix, most: int, apart: float, floor: float) -> Groups:
-    """The cut of the tree with the largest silhouette above `apart`, or all in one."""
+def _best_cut(distance: Matrix, weights: Matrix, most: int, apart: float, floor: float, least: int = 1) -> Groups:
+    """The cut of the tree with the largest silhouette above `apart` and `least` samples a group, or all in one."""
     n = len(distance)
     best, score = np.zeros(n, dtype=np.int64), apart
     if n < 2 or distance.max() == 0:
@@ -189,7 +190,8 @@ def _best_cut(distance: Matrix, weights: Matrix, most: int, apart: float, floor:
     tree = linkage(squareform(distance, checks=False), "average")
     for count in range(2, min(most, n) + 1):
         groups = fcluster(tree, count, "maxclust").astype(np.int64) - 1
-        if groups.max() + 1 < count:  # the tree has no such cut: some of its joints are at one height
+        # The tree may have no such cut: some of its joints are at one height.
+        if groups.max() + 1 < count or np.bincount(groups).min() < least:
             continue
         silhouette = _silhouette(distance, weights, groups, floor)
         if silhouette > score + 1e-9:
