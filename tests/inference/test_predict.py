@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pydicom
 import pytest
+import SimpleITK
 import tifffile
 import torch
 from oblique import expected_affine, lively, of_hounsfield, write_series
@@ -397,10 +398,9 @@ def test_a_nifti_volume_keeps_its_geometry(ct_model, tmp_path, axis):
 
 
 def test_simpleitk_sees_the_same_space(ct_model, tmp_path):
-    sitk = pytest.importorskip("SimpleITK")
     nibabel.Nifti1Image(np.zeros((7, 6, 5), np.int16), expected_affine()).to_filename(tmp_path / "scan.nii.gz")
     predict(ct_model, [tmp_path / "scan.nii.gz"], tmp_path / "out", QUICK)
-    before, after = (sitk.ReadImage(str(tmp_path / f)) for f in ("scan.nii.gz", "out/scan/fused.nii.gz"))
+    before, after = (SimpleITK.ReadImage(str(tmp_path / f)) for f in ("scan.nii.gz", "out/scan/fused.nii.gz"))
     for point in ((0, 0, 0), (6, 5, 4), (3, 1, 2)):
         assert np.allclose(before.TransformIndexToPhysicalPoint(point), after.TransformIndexToPhysicalPoint(point))
 
@@ -457,14 +457,13 @@ def test_a_dicom_series_keeps_its_geometry(ct_model, tmp_path):
 
 
 def test_simpleitk_reads_the_series_and_its_results_alike(ct_model, tmp_path):
-    sitk = pytest.importorskip("SimpleITK")
     raw = write_series(tmp_path / "ct")
     predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)
-    reader = sitk.ImageSeriesReader()
+    reader = SimpleITK.ImageSeriesReader()
     reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(tmp_path / "ct")))
     before = reader.Execute()
-    assert (sitk.GetArrayFromImage(before) == raw).all()
-    after = sitk.ReadImage(str(tmp_path / "out/ct/fused.nii.gz"))
+    assert (SimpleITK.GetArrayFromImage(before) == raw).all()
+    after = SimpleITK.ReadImage(str(tmp_path / "out/ct/fused.nii.gz"))
     assert np.allclose(before.GetOrigin(), after.GetOrigin(), atol=1e-4)
     assert np.allclose(before.GetDirection(), after.GetDirection(), atol=1e-5)
     assert np.allclose(before.GetSpacing(), after.GetSpacing(), atol=1e-5)
