@@ -243,7 +243,7 @@ def test_the_optimiser_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, 
     assert seen == pytest.approx([config.lr * config.lr_factor(i) for i in range(6)])
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 def test_other_optimisers_stop_and_go_on(tiny_run, tmp_path, monkeypatch, optimizer):
     config = tiny_run(f"optimizer={optimizer}", "weight_decay=0.1", "steps=4")
     train(config, tmp_path / "straight", device="cpu")

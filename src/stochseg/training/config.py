@@ -58,8 +58,12 @@ class TrainConfig(Config):
         None, gt=0, description="end after so many minutes of training, if the steps are not done by then"
     )
     batch_size: int = Field(ge=1, description="images a step, over all processes")
-    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="sgd has a momentum of 0.9")
-    weight_decay: float = Field(0.0, ge=0, description="apart from the gradient with adamw, in it with the others")
+    optimizer: Literal["adam", "adamw", "sgd", "muon"] = Field(
+        "adam", description="sgd has a momentum of 0.9; muon makes the steps of layers' weights orthogonal"
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="apart from the gradient with adamw and muon, in it with the others"
+    )
     lr: float = Field(1e-4, gt=0)
     final_lr: float = Field(1e-6, ge=0)
     decay: Literal["polynomial", "cosine", "constant", "tail"] = Field(

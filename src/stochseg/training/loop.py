@@ -35,6 +35,7 @@ from stochseg.models.io import load, save
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
+from stochseg.training.muon import Muon
 from stochseg.training.stream import Draw, TrainingStream
 from stochseg.types import Batch
 
@@ -44,6 +45,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "muon": Muon,
 }
 # What a resumed run may change: nothing that decides what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
