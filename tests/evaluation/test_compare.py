@@ -43,6 +43,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     text = (out / "comparison.md").read_text()
     assert "GED_2" in text
     assert "absent.h5" in text
+    assert "The same for all: budget 3, split val, samples 2, limit 2, stochseg" in text
     assert (out / "comparison.png").stat().st_size > 1000
     assert (out / "samples-1.png").stat().st_size > 1000
 

@@ -105,7 +105,7 @@ def compare(
         shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
         console.print(f"{name}: {shown}", highlight=False, markup=False)
         rows.append(row)
-    write_comparison(rows, out, samples)
+    write_comparison(rows, out, settings)
     _write_grid(rows, out, open_split(next(iter(configs.values())), split), steps)
     return rows
 
@@ -180,19 +180,32 @@ def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
 # ---------------------------------------------------------------------- what is written
 
 
-def write_comparison(rows: Sequence[dict[str, Any]], out: Path, samples: int) -> None:
-    """comparison.csv, comparison.md and comparison.png; the best GED first."""
-    ordered = sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
-    write_csv(out / "comparison.csv", [{key: cell_text(key, row[key]) for key in COLUMNS} for row in ordered])
+def write_comparison(rows: Sequence[dict[str, Any]], out: Path, settings: dict[str, Any]) -> None:
+    """comparison.csv, comparison.md with the terms under the table, and comparison.png; the best GED first."""
+    samples = settings["samples"]
+    ordered = ranked(rows)
+    write_csv(out / "comparison.csv", [as_text(row) for row in ordered])
     names = {**COLUMNS, "ged": f"GED_{samples}", "hm_iou": f"HM-IoU_{samples}", "diversity": f"diversity_{samples}"}
     lines = ["| " + " | ".join(names.values()) + " |", "|" + "---|" * len(names)]
-    lines += [
-        "| " + " | ".join(cell_text(key, row[key]).replace("|", "/") for key in COLUMNS) + " |" for row in ordered
-    ]
-    write_text(out / "comparison.md", "\n".join(lines) + "\n")
+    lines += ["| " + " | ".join(cell.replace("|", "/") for cell in as_text(row).values()) + " |" for row in ordered]
+    terms = ", ".join(f"{key} {_term(value)}" for key, value in settings.items() if value not in (None, []))
+    write_text(out / "comparison.md", "\n".join([*lines, "", f"The same for all: {terms}."]) + "\n")
     done = [row for row in ordered if not row["problem"]]
     if done:
         write_figure(_bars(done, samples), out / "comparison.png")
+
+
+def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best GED first, what failed last."""
+    return sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
+
+
+def _term(value: Any) -> str:
+    return " ".join(f"`{each}`" for each in value) if isinstance(value, list) else str(value)
+
+
+def as_text(row: dict[str, Any]) -> dict[str, str]:
+    return {key: cell_text(key, row[key]) for key in COLUMNS}
 
 
 def cell_text(key: str, value: Any) -> str:
