@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import sys
 from pathlib import Path
@@ -35,8 +34,7 @@ SAMPLED = {
 
 def test_the_committed_page_is_what_the_generator_gives():
     pytest.importorskip("segmentation_models_pytorch")
-    committed, made = (text.partition(zoo.MEASURED)[0] for text in (zoo.PAGE.read_text(), zoo.page()))
-    assert committed.rstrip() == made.rstrip(), "run python benchmarks/zoo.py"
+    assert zoo.PAGE.read_text() == zoo.page(), "run python benchmarks/zoo.py"
 
 
 def test_every_model_has_a_card():
@@ -66,12 +64,6 @@ def test_numbers_in_print():
     assert CARDS["ccdm-fast"].paper == "–"
 
 
-def test_results_of_a_comparison_become_a_table(tmp_path):
-    file = tmp_path / "compare-lidc.csv"
-    rows = [dict.fromkeys(COLUMNS, "") | {"method": name, "ged": ged} for name, ged in (("ssn", "0.31"), ("mose", ""))]
-    with file.open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    table = zoo.results(file).splitlines()[-4:]
-    assert table == ["| method | GED |", "|---|---|", "| ssn | 0.31 |", "| mose |  |"]
+def test_results_become_a_table_without_empty_columns():
+    rows = [dict.fromkeys(COLUMNS, "") | {"method": name, "ged": ged} for name, ged in (("ssn", "0.31"), ("a|b", ""))]
+    assert zoo.table(rows, COLUMNS) == ["| method | GED |", "|---|---|", "| ssn | 0.31 |", "| a/b |  |"]
