@@ -3,19 +3,18 @@
 python benchmarks/steps.py lidc data/lidc.h5 --runs runs/steps
 
 Every way sees the same images with the same seeds, so that differences are taken image by image; their standard error
-is far below that of a score. The released code's strided rule is `one_step_kernel`. Done parts are kept in --runs: a
-call that was interrupted goes on.
+is far below that of a score. The released code's strided rule is `one_step_kernel`; at all the steps of training it
+takes no strides, and is `ancestral`. Images come in parts, each spread over the whole split. Done parts are kept in
+--runs: a call that was interrupted goes on, several may work on different ways, and --table takes what is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from harness import write_csv
 from stochseg.data import SegmentationData, open_path, spread
@@ -25,7 +24,7 @@ from stochseg.inference import with_engine
 from stochseg.models import StochasticSegmenter, load
 from stochseg.types import Example
 
-WAYS = "sticky@1,2,5,10,25,250 one_step_kernel@5,10,25,250"
+WAYS = "sticky@1,2,5,10,25,250 one_step_kernel@5,10,25"
 PART = 20
 """Images that are kept together."""
 SCORES = ("ged_16", "ged_unbiased", "hm_iou_16")
@@ -44,20 +43,55 @@ class Part:
         return self.data[self.indices[i]]
 
 
-def parts(data: SegmentationData, limit: int) -> Iterator[Part]:
+def parts(data: SegmentationData, limit: int) -> list[Part]:
     chosen = spread(len(data), limit)
-    return (Part(data, chosen[i : i + PART]) for i in range(0, len(chosen), PART))
+    count = -(-len(chosen) // PART)
+    return [Part(data, chosen[i::count]) for i in range(count)]
 
 
-def scores(model: StochasticSegmenter, part: Part, file: Path, **options: object) -> list[dict[str, float]]:
-    """One row an image, from the file if it was there."""
+def scores(model: StochasticSegmenter, part: Part, file: Path, **options: object) -> None:
+    """Write one row an image, unless the file is there."""
     if not file.exists():
         result = evaluate(model, part, samples=16, keep=0, **options)
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".new")
-        new.write_text(json.dumps([{key: row[key] for key in SCORES} for row in result.images]))
+        new.write_text(json.dumps([[row[key] for key in SCORES] for row in result.images]))
         new.rename(file)
-    return json.loads(file.read_text())
+
+
+Found = dict[tuple[int, int], np.ndarray]
+"""Scores "image score" by seed and part."""
+
+
+def found(folder: Path) -> Found:
+    files = sorted(folder.glob("*/*.json"))
+    return {(int(file.parent.name), int(file.stem)): np.array(json.loads(file.read_text())) for file in files}
+
+
+def by_image(values: Found) -> dict[tuple[int, int], np.ndarray]:
+    """Means over the seeds, by part and place in it."""
+    seen: dict[tuple[int, int], list[np.ndarray]] = {}
+    for (_, part), rows in values.items():
+        for place, row in enumerate(rows):
+            seen.setdefault((part, place), []).append(row)
+    return {key: np.mean(rows, 0) for key, rows in seen.items()}
+
+
+def row_of(values: Found, most: Found) -> dict[str, object]:
+    """Scores over all that was found, and the GED against `most` on the images that both have, over all their seeds."""
+    ours, theirs = by_image(values), by_image(most)
+    means = np.mean([*ours.values()], 0)
+    pairs = np.array([(ours[key][0], theirs[key][0]) for key in ours.keys() & theirs.keys()])
+    difference = pairs[:, 0] - pairs[:, 1]
+    error = difference.std(ddof=1) / len(pairs) ** 0.5 / pairs[:, 1].mean()
+    return {
+        "images": len(ours),
+        "seeds": len({seed for seed, _ in values}),
+        **{key: round(float(value), 4) for key, value in zip(SCORES, means, strict=True)},
+        "ged_16_over_most": round(float(pairs[:, 0].mean() / pairs[:, 1].mean()), 4),
+        "standard_error": round(float(error), 4),
+        "images_compared": len(pairs),
+    }
 
 
 def main() -> None:
@@ -69,39 +103,31 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--engine", default="onnx")
+    parser.add_argument("--table", action="store_true", help="compute nothing, write the table of what is in --runs")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
-    model = with_engine(load(arguments.model), arguments.engine)
-    data = open_path(arguments.data, "val")
-    found: dict[tuple[str, int], np.ndarray] = {}
-    for way in arguments.ways.split():
-        sampler, _, calls = way.partition("@")
-        for steps in map(int, calls.split(",")):
-            runs = []
-            for seed in range(arguments.seeds):
-                folder = arguments.runs / f"{sampler}-{steps}-{seed}-of-{arguments.limit}"
-                rows = [
-                    row
-                    for number, part in enumerate(parts(data, arguments.limit))
-                    for row in scores(
-                        model, part, folder / f"{number:04d}.json", sampler=sampler, steps=steps, seed=seed
-                    )
-                ]
-                runs.append([[row[key] for key in SCORES] for row in rows])
-            found[sampler, steps] = np.array(runs)  # "seed image score"
-            print(sampler, steps, found[sampler, steps].mean((0, 1)).round(4), flush=True)
-    first = arguments.ways.split("@")[0]
-    most = found[first, max(steps for sampler, steps in found if sampler == first)]
-    table, curves = [], {}
-    for (sampler, steps), values in found.items():
-        means = values.mean((0, 1))
-        difference = (values - most).mean(0)[:, 0]  # of the GED, image by image
-        row = {"sampler": sampler, "evaluations": steps, "images": values.shape[1], "seeds": values.shape[0]}
-        row |= {key: round(float(value), 4) for key, value in zip(SCORES, means, strict=True)}
-        row["ged_16_by_seed"] = " ".join(f"{value:.4f}" for value in values.mean(1)[:, 0])
-        row["ged_16_over_most"] = round(float(means[0] / most.mean((0, 1))[0]), 4)
-        row["difference_error"] = round(float(difference.std(ddof=1) / len(difference) ** 0.5), 4)
-        table.append({**row, "engine": arguments.engine, "threads": torch.get_num_threads()})
+    ways = [
+        (sampler, int(steps))
+        for sampler, _, calls in (way.partition("@") for way in arguments.ways.split())
+        for steps in calls.split(",")
+    ]
+    folders = {way: arguments.runs / arguments.engine / f"{way[0]}-{way[1]}" for way in ways}
+    if not arguments.table:
+        model = with_engine(load(arguments.model), arguments.engine)
+        data = open_path(arguments.data, "val")
+        for seed in range(arguments.seeds):
+            for (sampler, steps), folder in folders.items():
+                for number, part in enumerate(parts(data, arguments.limit)):
+                    file = folder / str(seed) / f"{number}.json"
+                    scores(model, part, file, sampler=sampler, steps=steps, seed=seed)
+                print(seed, sampler, steps, np.mean([*by_image(found(folder)).values()], 0).round(4), flush=True)
+    results = {way: found(folder) for way, folder in folders.items()}
+    most = max((way for way in ways if way[0] == ways[0][0]), key=lambda way: way[1])
+    table: list[dict[str, object]] = []
+    curves: dict[str, dict[int, dict[str, object]]] = {}
+    for (sampler, steps), values in results.items():
+        row = row_of(values, results[most])
+        table.append({"sampler": sampler, "evaluations": steps, **row, "engine": arguments.engine})
         curves.setdefault(sampler, {})[steps] = row
     out = write_csv(f"steps-{arguments.model}", table, arguments.out)
     print(out, write_figure(quality_against_steps(curves), out.with_suffix(".png")))
