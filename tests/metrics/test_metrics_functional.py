@@ -23,6 +23,7 @@ from stochseg.metrics import (
     diversity,
     diversity_from_iou,
     ece,
+    foreground_bins,
     functional,
     ged,
     ged_from_iou,
@@ -419,6 +420,24 @@ def test_ece_equals_torchmetrics(num_classes: int) -> None:
     repeated = mean.double()[:, :, None].expand(-1, -1, 4, -1, -1)
     expected = multiclass_calibration_error(repeated, raters, num_classes, n_bins=15, norm="l1")
     assert ece(calibration_bins(mean, raters)).item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_foreground_bins_count_every_label_of_every_pixel():
+    mean = torch.rand(2, 3, 4, 5).softmax(1)
+    raters = torch.randint(3, (2, 4, 4, 5))
+    mask = torch.rand(2, 4, 4, 5) > 0.3
+    bins = foreground_bins(mean, raters, 5, mask)
+    count, said, chosen = np.zeros(5), np.zeros(5), np.zeros(5)
+    for b, k, y, x in np.ndindex(2, 4, 4, 5):
+        for label in (1, 2):
+            p = mean[b, label, y, x].item()
+            if mask[b, k, y, x]:
+                count[int(p * 5)] += 1
+                said[int(p * 5)] += p
+                chosen[int(p * 5)] += raters[b, k, y, x] == label
+    np.testing.assert_allclose(bins.count, count)
+    np.testing.assert_allclose(bins.confidence_sum, said)
+    np.testing.assert_allclose(bins.correct_sum, chosen)
 
 
 def test_certain_pixels_belong_to_the_last_bin() -> None:

@@ -20,7 +20,7 @@ from stochseg.metrics import ged
 from stochseg.reports import Question, figures, report_predictions, report_run
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.predictions import read_image, read_result
-from stochseg.reports.runs import Collector, RunFacts, _cases, reliability
+from stochseg.reports.runs import Collector, RunFacts, _cases
 from stochseg.training import train
 from stochseg.types import Batch, DatasetInfo, Samples
 
@@ -376,24 +376,6 @@ def test_no_case_is_shown_twice(count, kinds):
     assert ordered == sorted(ordered)
     if count > 3:
         assert np.median(scores) in ordered or count % 2 == 0
-
-
-def test_reliability_counts_every_label_of_every_pixel():
-    mean = torch.rand(2, 3, 4, 5).softmax(1)
-    raters = torch.randint(3, (2, 4, 4, 5))
-    mask = torch.rand(2, 4, 4, 5) > 0.3
-    bins = reliability(mean, raters, mask, bins=5)
-    count, said, chosen = np.zeros(5), np.zeros(5), np.zeros(5)
-    for b, k, y, x in np.ndindex(2, 4, 4, 5):
-        for label in (1, 2):
-            p = mean[b, label, y, x].item()
-            if mask[b, k, y, x]:
-                count[int(p * 5)] += 1
-                said[int(p * 5)] += p
-                chosen[int(p * 5)] += raters[b, k, y, x] == label
-    np.testing.assert_allclose(bins.count, count)
-    np.testing.assert_allclose(bins.confidence_sum, said)
-    np.testing.assert_allclose(bins.correct_sum, chosen)
 
 
 def test_disagreement_is_the_mean_distance_of_two_raters_and_void_counts_for_nobody():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from stochseg.metrics._torchmetrics import Metric
-from stochseg.metrics.functional import (
+from stochseg.metrics.calibration import (
     CalibrationBins,
-    IoUBlocks,
     brier,
     brier_sums,
     calibration_bins,
+    ece,
+    foreground_bins,
+)
+from stochseg.metrics.functional import (
+    IoUBlocks,
     confusion_matrix,
     diversity,
     diversity_from_iou,
-    ece,
     ged,
     ged_from_iou,
     hm_iou,
@@ -58,6 +61,7 @@ __all__ = [
     "diversity",
     "diversity_from_iou",
     "ece",
+    "foreground_bins",
     "ged",
     "ged_from_iou",
     "hm_iou",

@@ -13,7 +13,6 @@ the `*_from_iou` functions then serve any number of first samples without lookin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from scipy.optimize import linear_sum_assignment, linprog
 from torch import Tensor
 
 from stochseg.errors import UserError
+from stochseg.metrics.checks import check_aligned, check_kind, check_maps, check_range, check_sets
 
 Matrix = npt.NDArray[np.float64]
 
@@ -62,9 +62,9 @@ def pairwise_iou(a: Tensor, b: Tensor, num_classes: int) -> Tensor:
 
     a: "b n h w" int; b: "b m h w" int. Returns "b n m".
     """
-    _check_maps("a", "b n h w", a, num_classes)
-    _check_maps("b", "b m h w", b, num_classes)
-    _check_aligned("a", a, "b", b)
+    check_maps("a", "b n h w", a, num_classes)
+    check_maps("b", "b m h w", b, num_classes)
+    check_aligned("a", a, "b", b)
     n = a.shape[1]
     return _iou(_joined(num_classes, a, b), slice(0, n), slice(n, None), num_classes)
 
@@ -74,7 +74,7 @@ def iou_blocks(samples: Tensor, raters: Tensor, num_classes: int) -> IoUBlocks:
 
     samples: "b n h w" int; raters: "b k h w" int.
     """
-    _check_sets(samples, raters, num_classes)
+    check_sets(samples, raters, num_classes)
     everything = slice(None)
     iou = _iou(_joined(num_classes, samples, raters), everything, everything, num_classes)
     n = samples.shape[1]
@@ -187,7 +187,7 @@ def diversity(samples: Tensor, num_classes: int, *, weights: Tensor | None = Non
     samples: "b n h w" int; weights: "b n", non-negative, divided by their sum (None: equal). Returns "b".
     With `unbiased`, the pairs of a sample with itself are left out, and n stops mattering.
     """
-    _check_maps("samples", "b n h w", samples, num_classes)
+    check_maps("samples", "b n h w", samples, num_classes)
     everything = slice(None)
     iou = _iou(_joined(num_classes, samples), everything, everything, num_classes)
     return diversity_from_iou(iou, weights=weights, unbiased=unbiased)
@@ -251,7 +251,7 @@ def hm_iou(samples: Tensor, raters: Tensor, num_classes: int, *, weights: Tensor
     match of the repeated sets is its case of equal weights: of all best plans between multiples of
     1/lcm(n, k), one moves whole multiples.
     """
-    _check_sets(samples, raters, num_classes)
+    check_sets(samples, raters, num_classes)
     n = samples.shape[1]
     iou = _iou(_joined(num_classes, samples, raters), slice(0, n), slice(n, None), num_classes)
     return hm_iou_from_iou(iou, weights=weights)
@@ -303,8 +303,8 @@ def confusion_matrix(prediction: Tensor, target: Tensor, num_classes: int, ignor
     prediction, target: any one shape, such as "b h w", int; target pixels equal to `ignore` are left out.
     Returns "l l" int64, rows are the target.
     """
-    _check_kind("prediction", prediction)
-    _check_kind("target", target)
+    check_kind("prediction", prediction)
+    check_kind("target", target)
     if prediction.shape != target.shape:
         raise UserError(
             f"prediction and target: expected one shape, got {tuple(prediction.shape)} and "
@@ -313,8 +313,8 @@ def confusion_matrix(prediction: Tensor, target: Tensor, num_classes: int, ignor
     if ignore is not None:
         kept = target != ignore
         prediction, target = prediction[kept], target[kept]
-    _check_range("prediction", prediction, num_classes)
-    _check_range("target", target, num_classes)
+    check_range("prediction", prediction, num_classes)
+    check_range("target", target, num_classes)
     pairs = target.long().flatten() * num_classes + prediction.long().flatten()
     return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
 
@@ -336,164 +336,3 @@ def miou(confusion: Tensor) -> Tensor:
     if not bool((confusion > 0).any()):
         raise UserError("miou: the confusion matrix counts no pixel; check `ignore` and that data was added")
     return classes.nanmean()
-
-
-# --- Calibration of the mean probabilities ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CalibrationBins:
-    """What calibration error needs of any number of images; bins of several images add up with `+`.
-
-    count: int64, pixels a bin, each as often as raters labelled it; confidence_sum: float64, their top
-    probability; correct_sum: int64, how many of them have the top label.
-    """
-
-    count: Tensor
-    confidence_sum: Tensor
-    correct_sum: Tensor
-
-    def __add__(self, other: CalibrationBins) -> CalibrationBins:
-        if self.count.shape != other.count.shape:
-            raise UserError(
-                f"calibration bins: {len(self.count)} bins cannot be added to {len(other.count)}; "
-                "use one number of bins for all images"
-            )
-        return CalibrationBins(
-            self.count + other.count,
-            self.confidence_sum + other.confidence_sum,
-            self.correct_sum + other.correct_sum,
-        )
-
-
-def calibration_bins(mean: Tensor, raters: Tensor, bins: int = 15, mask: Tensor | None = None) -> CalibrationBins:
-    """Sort pixels into equal-width bins of their top probability; every rater's label of a pixel counts.
-
-    mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted.
-    """
-    if bins < 1:
-        raise UserError(f"bins: expected at least 1, got {bins}; 15 is customary")
-    raters, mask = _check_calibration(mean, raters, mask)
-    confidence, label = mean.double().max(1)
-    index = (confidence * bins).long().clamp(0, bins - 1).flatten()
-    # All raters of a pixel share its bin, so they are counted first and binned once.
-    counted = mask.sum(1)
-    correct = ((raters == label[:, None]) & mask).sum(1)
-
-    def binned(values: Tensor) -> Tensor:
-        return values.new_zeros(bins).index_add_(0, index, values.flatten())
-
-    return CalibrationBins(binned(counted), binned(confidence * counted), binned(correct))
-
-
-def ece(bins: CalibrationBins) -> Tensor:
-    """Expected calibration error of the top label: Σ bins share · |accuracy − confidence|, a scalar."""
-    total = bins.count.sum()
-    if int(total) == 0:
-        raise UserError("ece: the bins count no pixel; check the mask and that data was added")
-    return (bins.correct_sum - bins.confidence_sum).abs().sum() / total
-
-
-def brier(mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Brier score: Σ over labels of (p − [y = label])², averaged over pixels and raters, from 0 to 2.
-
-    mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted.
-    Returns "b", nan for an image of which nothing is counted.
-    """
-    total, counted = brier_sums(mean, raters, mask)
-    return total / counted
-
-
-def brier_sums(mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sum of the Brier scores over pixels and raters, "b", and how many were counted, "b" int64."""
-    raters, mask = _check_calibration(mean, raters, mask)
-    mean = mean.double()
-    # Expanding the square needs no one-hot: Σ p² − 2 p[y] + 1.
-    score = mean.square().sum(1, keepdim=True) - 2 * mean.gather(1, raters) + 1
-    return (score * mask).sum((1, 2, 3)), mask.sum((1, 2, 3))
-
-
-def _check_calibration(mean: Tensor, raters: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Check all three; returns the raters as int64 with 0 where not counted, and the mask in full."""
-    _check_dimensions("mean", "b l h w", mean)
-    if not mean.is_floating_point():
-        raise UserError(f'mean "b l h w": expected float probabilities, got {mean.dtype}; pass Samples.mean')
-    # The tolerance is that of probabilities averaged in 16 bits.
-    for what, values, low, high in (("values", mean, -0.01, 1.01), ("sums over l", mean.sum(1), 0.99, 1.01)):
-        lowest, highest = (float(bound) for bound in values.aminmax())
-        if not (low <= lowest and highest <= high):
-            raise UserError(
-                f'mean "b l h w": expected probabilities, got {what} from {lowest:g} to {highest:g}; '
-                "turn logits into probabilities with softmax(1)"
-            )
-    _check_dimensions("raters", "b k h w", raters)
-    _check_kind("raters", raters)
-    _check_aligned("mean", mean, "raters", raters)
-    if mask is None:
-        mask = torch.ones_like(raters, dtype=torch.bool)
-    elif mask.shape != raters.shape or mask.dtype != torch.bool:
-        raise UserError(
-            f'mask "b k h w": expected torch.bool of shape {tuple(raters.shape)}, as the raters, got '
-            f"{mask.dtype} of shape {tuple(mask.shape)}; give one value a rater and pixel, True = counted"
-        )
-    else:
-        # A pixel that is not counted often carries a label of its own, such as 255.
-        raters = raters.masked_fill(~mask, 0)
-    _check_range("raters", raters, mean.shape[1])
-    return raters.long(), mask
-
-
-# --- Checks of what the user passed ----------------------------------------------------------------------
-
-
-def _check_sets(samples: Tensor, raters: Tensor, num_classes: int) -> None:
-    _check_maps("samples", "b n h w", samples, num_classes)
-    _check_maps("raters", "b k h w", raters, num_classes)
-    _check_aligned("samples", samples, "raters", raters)
-
-
-def _check_maps(name: str, pattern: str, maps: Tensor, num_classes: int) -> None:
-    if num_classes < 2:
-        raise UserError(f"num_classes: expected at least 2, background and foreground, got {num_classes}")
-    _check_dimensions(name, pattern, maps)
-    _check_kind(name, maps)
-    _check_range(name, maps, num_classes)
-
-
-def _check_dimensions(name: str, pattern: str, values: Tensor) -> None:
-    if values.ndim != 4:
-        todo = f"add a batch dimension with {name}[None]" if values.ndim == 3 else f'pass a tensor "{pattern}"'
-        raise UserError(f'{name} "{pattern}": expected 4 dimensions, got shape {tuple(values.shape)}; {todo}')
-    if values.numel() == 0:
-        raise UserError(
-            f'{name} "{pattern}": expected at least one of each, got shape {tuple(values.shape)}; skip empty batches'
-        )
-
-
-def _check_kind(name: str, maps: Tensor) -> None:
-    if maps.is_floating_point() or maps.is_complex():
-        raise UserError(
-            f"{name}: expected integer labels, got {maps.dtype}; take argmax(1) of logits, "
-            "or call .long() if these are labels"
-        )
-    if maps.device.type == "mps":
-        raise UserError(f"{name}: metrics need float64, which device mps does not have; pass {name}.cpu()")
-
-
-def _check_range(name: str, maps: Tensor, num_classes: int) -> None:
-    if maps.numel() == 0:
-        return
-    lowest, highest = (int(bound) for bound in maps.aminmax())
-    if lowest < 0 or highest >= num_classes:
-        raise UserError(
-            f"{name}: expected labels 0 to {num_classes - 1}, got {lowest} to {highest}; "
-            "raise num_classes, or map void labels to a class or a mask first"
-        )
-
-
-def _check_aligned(name: str, a: Tensor, other: str, b: Tensor) -> None:
-    if a.shape[0] != b.shape[0] or a.shape[-2:] != b.shape[-2:]:
-        raise UserError(
-            f"{name} and {other}: expected equal b, h and w, got shapes {tuple(a.shape)} and "
-            f"{tuple(b.shape)}; compare maps of the same images at one resolution"
-        )

@@ -1,4 +1,4 @@
-"""The metrics as torchmetrics classes, thin over `functional`: update a batch, compute over the data set.
+"""The metrics as torchmetrics classes, thin over the pure functions: update a batch, compute over the data set.
 
 All states are sums, so that any number of processes gives the number of one. All classes are built from
 `num_classes`; further keywords go to `torchmetrics.Metric`.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
-from stochseg.metrics import functional
+from stochseg.metrics import calibration, functional
 from stochseg.metrics._torchmetrics import Metric
 
 
@@ -103,7 +103,7 @@ class BrierScore(_MeanMetric):
     def update(self, mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> None:
         """mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted."""
         _check_labels(mean, self.num_classes)
-        total, counted = functional.brier_sums(mean, raters, mask)
+        total, counted = calibration.brier_sums(mean, raters, mask)
         self.total += total.sum()
         self.seen += counted.sum()
 
@@ -128,15 +128,15 @@ class ExpectedCalibrationError(Metric):
     def update(self, mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> None:
         """mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted."""
         _check_labels(mean, self.num_classes)
-        bins = self._bins() + functional.calibration_bins(mean, raters, len(self.count), mask)
+        bins = self._bins() + calibration.calibration_bins(mean, raters, len(self.count), mask)
         self.count, self.confidence_sum, self.correct_sum = bins.count, bins.confidence_sum, bins.correct_sum
 
     def compute(self) -> Tensor:
         """The error so far, a scalar."""
-        return functional.ece(self._bins())
+        return calibration.ece(self._bins())
 
-    def _bins(self) -> functional.CalibrationBins:
-        return functional.CalibrationBins(self.count, self.confidence_sum, self.correct_sum)
+    def _bins(self) -> calibration.CalibrationBins:
+        return calibration.CalibrationBins(self.count, self.confidence_sum, self.correct_sum)
 
 
 class MeanIoU(Metric):

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor
 
 from stochseg._version import __version__
 from stochseg.data import SegmentationData, spread
@@ -19,7 +18,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation.evaluate import Evaluation, evaluate, for_model, metric_rows, steps_curve
 from stochseg.evaluation.figures import mode_frequencies, quality_against_steps, show_image, training_curve
 from stochseg.evaluation.page import Picture, Section, Table, write_page
-from stochseg.metrics import CalibrationBins, diversity, without_void
+from stochseg.metrics import CalibrationBins, diversity, foreground_bins, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import read_json
@@ -55,24 +54,6 @@ def read_facts(run: Path, published: Mapping[str, float], log_name: str) -> RunF
 # --- what is collected while the model is evaluated ------------------------------------------------------
 
 
-def reliability(mean: Tensor, raters: Tensor, mask: Tensor | None = None, bins: int = 10) -> CalibrationBins:
-    """Every foreground label of every pixel by the probability it was given, and how often a rater chose it.
-
-    mean: "b l h w"; raters: "b k h w" int; mask: "b k h w" bool, False = void. Unlike `calibration_bins`, which knows
-    the top label alone, this sees the doubtful pixels of a small class beside a large background.
-    """
-    known = torch.ones_like(raters, dtype=torch.bool) if mask is None else mask
-    counted = known.sum(1)
-    total = [torch.zeros(bins, dtype=torch.float64) for _ in range(3)]
-    for label in range(1, mean.shape[1]):
-        said = mean[:, label].double()
-        chosen = ((raters == label) & known).sum(1)
-        index = (said * bins).long().clamp(0, bins - 1).flatten()
-        for sums, values in zip(total, (counted, said * counted, chosen), strict=True):
-            sums.index_add_(0, index, values.double().flatten())
-    return CalibrationBins(*total)
-
-
 @dataclass
 class Collector:
     """One image after the other: reliability, and how much samples and raters disagree."""
@@ -86,7 +67,7 @@ class Collector:
     """Summed over the image: of the raters' shares, and of the mean probabilities."""
 
     def __call__(self, index: int, batch: Batch, out: Samples) -> None:
-        part = reliability(out.mean, batch.labels, batch.mask)
+        part = foreground_bins(out.mean, batch.labels, mask=batch.mask)
         self.bins = part if self.bins is None else self.bins + part
         self.index.append(index)
         samples, raters = without_void(out.labels, batch.labels, batch.mask)
