@@ -16,7 +16,7 @@ from stochseg.models.registry import find_class, known
 from stochseg.training.config import TrainConfig, override, read_config
 
 # Minutes on two cores. What takes longest to learn is how faint the halo is, on which its probability depends: it needs
-# some 100,000 images, so the image tower has most of the weights, and each image serves two draws only.
+# some 60,000 images, so the image tower has most of the weights, and each image serves two draws only.
 _PHANTOM_TINY: dict[str, Any] = {
     "data": {
         "name": "phantom",
