@@ -64,7 +64,9 @@ def main() -> None:
         model = load(folder / "last")
         scores = fusion_miou(model, val, counts=COUNTS, limit=arguments.limit)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        row = {"method": name, "trained_parameters": trained, "minutes": arguments.minutes}
+        height, width = arguments.size
+        row = {"method": name, "trained_parameters": trained, "minutes": f"{arguments.minutes:g}"}
+        row |= {"images": arguments.limit or len(val), "height": height, "width": width}
         row |= {f"{rule}_{n}": round(100 * scores[n, rule], 1) for rule in ("mean", "vote") for n in COUNTS}
         rows.append(row)
         print(row, flush=True)

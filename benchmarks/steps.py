@@ -5,7 +5,7 @@ python benchmarks/steps.py lidc data/lidc.h5 --runs runs/steps
 Every way sees the same images with the same seeds, so that differences are taken image by image; their standard error
 is far below that of a score. The released code's strided rule is `one_step_kernel`; at all the steps of training it
 takes no strides, and is `ancestral`. Images come in parts, each spread over the whole split. Done parts are kept in
---runs: a call that was interrupted goes on, several may work on different ways, and --table takes what is there.
+--runs: a call that was interrupted goes on, several may work on different ways, and --table writes what is there.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--engine", default="onnx")
-    parser.add_argument("--table", action="store_true", help="compute nothing, write the table of what is in --runs")
+    parser.add_argument(
+        "--table", action="store_true", help="compute nothing, but write the CSV and picture of what is in --runs"
+    )
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     ways = [
@@ -111,7 +113,8 @@ def main() -> None:
         for sampler, _, calls in (way.partition("@") for way in arguments.ways.split())
         for steps in calls.split(",")
     ]
-    folders = {way: arguments.runs / arguments.engine / f"{way[0]}-{way[1]}" for way in ways}
+    kept = arguments.runs / f"{arguments.model}-{arguments.engine}-of-{arguments.limit}"
+    folders = {way: kept / f"{way[0]}-{way[1]}" for way in ways}
     if not arguments.table:
         model = with_engine(load(arguments.model), arguments.engine)
         data = open_path(arguments.data, "val")
@@ -121,8 +124,9 @@ def main() -> None:
                     file = folder / str(seed) / f"{number}.json"
                     scores(model, part, file, sampler=sampler, steps=steps, seed=seed)
                 print(seed, sampler, steps, np.mean([*by_image(found(folder)).values()], 0).round(4), flush=True)
-    results = {way: found(folder) for way, folder in folders.items()}
-    most = max((way for way in ways if way[0] == ways[0][0]), key=lambda way: way[1])
+        return
+    results = {way: values for way, folder in folders.items() if (values := found(folder))}
+    most = max((way for way in results if way[0] == ways[0][0]), key=lambda way: way[1])
     table: list[dict[str, object]] = []
     curves: dict[str, dict[int, dict[str, object]]] = {}
     for (sampler, steps), values in results.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from stochseg.errors import UserError
-from stochseg.evaluation.compare import COLUMNS
+from stochseg.evaluation.compare import COLUMNS, markdown_table
 from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import FAMILIES, find_class
 
@@ -29,14 +29,14 @@ LIDC = """\
 Every method had ten minutes of one CPU core with the same optimiser and saw the central 64×64 of the slices
 (`data.options.centre=64`); scored on 100 val slices, 16 samples each, from at most 10 denoising steps. So little time
 favours what learns fast: this ranks methods by what they reach in it, not by what they are at the end of a long
-training. [benchmarks/compare.py](../benchmarks/compare.py) has all terms and makes the table again, with any budget.
+training. [benchmarks/compare.py](../benchmarks/compare.py) has all terms; `stochseg compare` takes any others.
 """
 CAMVID = """\
 ## Measured: CamVid
 
 mIoU in % of the fused map of 1, 5 and 10 samples, fused by the mean of their probabilities or by majority vote, on the
-101 val images at 96×128. Every network trained for {minutes} minutes of {hardware}; the frozen encoder's own
-parameters are not counted. Made by [benchmarks/camvid.py](../benchmarks/camvid.py).
+{images} val images at {height}×{width}. Every network trained for {minutes} minutes ({hardware}); the frozen encoder's
+own parameters are not counted. Made by [benchmarks/camvid.py](../benchmarks/camvid.py).
 """
 
 PRINTED = re.compile(r"\n*^Parameters in print: (.+)\.$", re.MULTILINE)
@@ -143,22 +143,15 @@ def read(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def table(rows: list[dict[str, str]], columns: dict[str, str]) -> list[str]:
-    """In Markdown, with the columns that have something to say."""
-    shown = [key for key in columns if any(row[key] for row in rows)]
-    lines = ["| " + " | ".join(columns[key] for key in shown) + " |", "|" + "---|" * len(shown)]
-    return lines + ["| " + " | ".join(row[key].replace("|", "/") for key in shown) + " |" for row in rows]
-
-
 def measured() -> Iterator[str]:
     """The results that are there."""
-    for file in RESULTS.glob("compare-lidc.csv"):
-        yield "\n".join([LIDC, *table(read(file), COLUMNS), ""])
+    for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
+        yield f"{LIDC}\n{markdown_table(read(file), COLUMNS)}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         columns = {"method": "method", "trained_parameters": "trained parameters"}
         columns |= {f"{rule}_{n}": f"{rule}, {n}" for rule in ("mean", "vote") for n in (1, 5, 10)}
-        yield "\n".join([CAMVID.format(**rows[0]), *table(rows, columns), ""])
+        yield f"{CAMVID.format(**rows[0])}\n{markdown_table(rows, columns)}"
 
 
 def page() -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from stochseg.errors import UserError
 from stochseg.evaluation import compare as module
-from stochseg.evaluation.compare import compare, parse_budget
+from stochseg.evaluation.compare import compare, markdown_table, parse_budget
 from stochseg.training.config import write_config
 
 
@@ -43,7 +43,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     text = (out / "comparison.md").read_text()
     assert "GED_2" in text
     assert "absent.h5" in text
-    assert "The same for all: budget 3, split val, samples 2, limit 2, stochseg" in text
+    assert "The same for all: budget 3, split val, samples 2, images 2, stochseg" in text
     assert (out / "comparison.png").stat().st_size > 1000
     assert (out / "samples-1.png").stat().st_size > 1000
 
@@ -106,3 +106,9 @@ def test_budgets_that_are_none(text):
 def test_a_method_named_twice_is_refused(methods, tmp_path):
     with pytest.raises(UserError, match="once each"):
         run([methods[0], methods[0]], tmp_path / "out")
+
+
+def test_a_table_leaves_out_empty_columns_and_keeps_its_cells_apart():
+    rows = [{"method": "ssn", "ged": "0.31", "miou": ""}, {"method": "a|b", "ged": "", "miou": ""}]
+    text = markdown_table(rows, {"method": "method", "ged": "GED", "miou": "mIoU"})
+    assert text.splitlines() == ["| method | GED |", "| --- | --- |", "| ssn | 0.31 |", "| a/b |  |"]

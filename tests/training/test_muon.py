@@ -50,6 +50,21 @@ def test_a_step_has_the_size_of_one_of_adam_whatever_the_gradient():
     assert size(1e4) == pytest.approx(size(1.0), rel=1e-3)
 
 
+def test_steps_are_those_of_the_momentum_written_out():
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.nn.Parameter(torch.randn(32, 16, 3, 3, generator=generator))
+    expected, mean = weight.detach().double().flatten(1), torch.zeros(32, 144, dtype=torch.float64)
+    optimizer = Muon([weight], lr=0.1, weight_decay=0.01)
+    for _ in range(4):
+        weight.grad = torch.randn(32, 16, 3, 3, generator=generator).to(memory_format=torch.channels_last)
+        gradient = weight.grad.double().flatten(1)
+        mean = 0.95 * mean + 0.05 * gradient
+        update = newton_schulz(0.05 * gradient + 0.95 * mean) * RMS * 144**0.5
+        expected = (1 - 0.1 * 0.01) * expected - 0.1 * update
+        optimizer.step()
+        torch.testing.assert_close(weight.detach().double().flatten(1), expected, atol=1e-3, rtol=0)
+
+
 def test_what_is_no_matrix_is_left_to_adam():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Conv2d(8, 2, 1)).double()
@@ -72,15 +87,17 @@ def test_which_parameters_are_matrices():
     assert is_matrix(torch.zeros(64, 32, 3, 3))
     assert is_matrix(torch.zeros(LEAST, LEAST))
     assert is_matrix(torch.zeros(16, 2, 3, 3))  # 18 columns
-    for shape in ((64,), (2, 64, 3, 3), (64, 1, 3, 3), ()):  # a bias, a last layer, a depthwise one, a number
+    # A bias, a layer of two outputs, a depthwise one, a number, nothing.
+    for shape in ((64,), (2, 64, 3, 3), (64, 1, 5, 5), (), (0, 4)):
         assert not is_matrix(torch.zeros(shape))
 
 
 def test_weight_decay_is_apart_from_the_gradient():
-    weight = torch.nn.Parameter(torch.ones(16, 16))
-    weight.grad = torch.zeros(16, 16)
-    Muon([weight], lr=0.1, weight_decay=0.5).step()
-    torch.testing.assert_close(weight.detach(), torch.full((16, 16), 0.95))
+    for shape in ((16, 16), (16,)):
+        weight = torch.nn.Parameter(torch.ones(shape))
+        weight.grad = torch.zeros(shape)
+        Muon([weight], lr=0.1, weight_decay=0.5).step()
+        torch.testing.assert_close(weight.detach(), torch.full(shape, 0.95))
 
 
 def test_directions_that_differ_a_thousandfold_in_curvature_are_learned_alike():

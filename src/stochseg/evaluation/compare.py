@@ -27,6 +27,7 @@ from stochseg.training import TrainConfig, open_split, train
 from stochseg.types import Example, Samples
 
 ROW = "row.json"
+_TERMS = {"steps": "denoising steps at most", "limit": "images", "overrides": "settings"}
 COLUMNS = {
     "method": "method",
     "parameters": "parameters",
@@ -186,10 +187,11 @@ def write_comparison(rows: Sequence[dict[str, Any]], out: Path, settings: dict[s
     ordered = ranked(rows)
     write_csv(out / "comparison.csv", [as_text(row) for row in ordered])
     names = {**COLUMNS, "ged": f"GED_{samples}", "hm_iou": f"HM-IoU_{samples}", "diversity": f"diversity_{samples}"}
-    lines = ["| " + " | ".join(names.values()) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(cell.replace("|", "/") for cell in as_text(row).values()) + " |" for row in ordered]
-    terms = ", ".join(f"{key} {_term(value)}" for key, value in settings.items() if value not in (None, []))
-    write_text(out / "comparison.md", "\n".join([*lines, "", f"The same for all: {terms}."]) + "\n")
+    terms = ", ".join(
+        f"{_TERMS.get(key, key)} {_term(value)}" for key, value in settings.items() if value not in (None, [])
+    )
+    text = markdown_table([as_text(row) for row in ordered], names)
+    write_text(out / "comparison.md", f"{text}\nThe same for all: {terms}.\n")
     done = [row for row in ordered if not row["problem"]]
     if done:
         write_figure(_bars(done, samples), out / "comparison.png")
@@ -198,6 +200,14 @@ def write_comparison(rows: Sequence[dict[str, Any]], out: Path, settings: dict[s
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The best GED first, what failed last."""
     return sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
+
+
+def markdown_table(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> str:
+    """With the columns that have something to say; columns: their titles by key."""
+    shown = [key for key in columns if any(row[key] for row in rows)]
+    lines = [[columns[key] for key in shown], ["---"] * len(shown)]
+    lines += [[row[key].replace("|", "/") for key in shown] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _term(value: Any) -> str:

@@ -15,8 +15,8 @@ from stochseg.metrics.checks import check_aligned, check_dimensions, check_kind,
 class CalibrationBins:
     """What calibration error needs of any number of images; bins of several images add up with `+`.
 
-    count: int64, pixels a bin, each as often as raters labelled it; confidence_sum: float64, their top
-    probability; correct_sum: int64, how many of them have the top label.
+    count: int64, labels of pixels a bin, each as often as raters saw the pixel; confidence_sum: float64, the
+    probability they were given; correct_sum: int64, how often a rater chose them.
     """
 
     count: Tensor
@@ -55,15 +55,16 @@ def foreground_bins(mean: Tensor, raters: Tensor, bins: int = 10, mask: Tensor |
     background.
     """
     raters, mask = _check_calibration(mean, raters, mask)
-    labels = range(1, mean.shape[1])
     confidence = mean[:, 1:].double()
     counted = mask.sum(1, keepdim=True).expand_as(confidence)
-    correct = torch.stack([((raters == label) & mask).sum(1) for label in labels], 1)
+    correct = torch.zeros_like(counted)
+    for label in range(1, mean.shape[1]):
+        correct[:, label - 1] = (raters == label).sum(1)  # a rater who is not counted has label 0
     return _binned(bins, confidence, counted, correct)
 
 
 def ece(bins: CalibrationBins) -> Tensor:
-    """Expected calibration error of the top label: Σ bins share · |accuracy − confidence|, a scalar."""
+    """Expected calibration error: Σ bins share · |accuracy − confidence|, a scalar."""
     total = bins.count.sum()
     if int(total) == 0:
         raise UserError("ece: the bins count no pixel; check the mask and that data was added")
