@@ -434,7 +434,7 @@ def compare(
     """Train several methods under the same budget and compare them: one table, a chart, and samples side by side."""
     from rich.table import Table
 
-    from stochseg.evaluation.compare import COLUMNS, cell_text
+    from stochseg.evaluation.compare import COLUMNS, as_text, ranked
     from stochseg.evaluation.compare import compare as run
 
     rows = run(
@@ -450,13 +450,13 @@ def compare(
         device=device,
         console=messages,
     )
+    shown = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")  # what 80 characters hold
     table = Table(title=f"{budget} of training each, {samples} samples an image")
-    for key, name in COLUMNS.items():
-        if key != "problem":
-            table.add_column(name, justify="left" if key == "method" else "right")
-    for row in rows:
-        cells = [cell_text(key, row[key]) for key in COLUMNS if key != "problem"]
-        table.add_row(*(cells if not row["problem"] else [row["method"], row["problem"]]))
+    for key in shown:
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right")
+    for row in ranked(rows):
+        cells = as_text(row)
+        table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in shown]))
     console.print(table)
     console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png …", **PLAIN)
 
