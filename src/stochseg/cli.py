@@ -11,9 +11,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from stochseg import cli_data, cli_report
+from stochseg import cli_bench, cli_data, cli_report
 from stochseg._version import __version__
-from stochseg.cli_data import PLAIN, console, messages
+from stochseg.cli_options import (
+    PLAIN,
+    Device,
+    Engine,
+    GridName,
+    NoiseName,
+    SamplerName,
+    Samples,
+    Seed,
+    Steps,
+    console,
+    messages,
+    numbers,
+)
 from stochseg.errors import UserError
 
 app = typer.Typer(
@@ -26,23 +39,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_data.app, name="data")
-
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
-Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
-Engine = Annotated[
-    str, typer.Option(help="Who computes the networks: eager, compile, onnx (fastest on CPUs), bfloat16, cuda-graphs.")
-]
-SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
-GridName = Annotated[
-    str | None,
-    typer.Option("--grid", help="Where the network is called: even, trailing, entropy. Default: the model's."),
-]
-NoiseName = Annotated[
-    str | None,
-    typer.Option("--noise", help="independent, or latin: samples that cover more. Default: the model's own."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -273,7 +269,7 @@ def evaluate(
     from stochseg.training import open_split, read_config
     from stochseg.training.loop import CONFIG_FILE
 
-    points = _numbers("--curve", curve)
+    points = numbers("--curve", curve)
     config = read_config(run / CONFIG_FILE) if data is None or (run / CONFIG_FILE).exists() else None
     chosen = open_split(config, split) if data is None else open_path(data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
@@ -322,163 +318,12 @@ def export(
     console.print(f"written to {folder}; begin with {folder}/export.json", **PLAIN)
 
 
-@app.command()
-def bench(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Run folders, saved or shipped models, or recipes (fresh weights), each with numbers of network "
-            "evaluations a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
-            metavar="[MODEL[@STEPS]]...",
-        ),
-    ] = None,
-    samples: Samples = 16,
-    sampler: Annotated[str | None, typer.Option(help="Samplers, several by comma. Default: the model's own.")] = None,
-    grid: Annotated[str | None, typer.Option(help="Time grids, several by comma. Default: the model's own.")] = None,
-    engine: Annotated[str, typer.Option(help="Engines, several by comma.")] = "eager",
-    size: Annotated[str, typer.Option(help="Heights and widths of the image, several by comma.")] = "128",
-    data: Annotated[Path | None, typer.Option(help="Also GED and HM-IoU on this packed store (.h5) or folder.")] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Sampling seeds to average over.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="Timings, of which the median counts.")] = 3,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the rows to this CSV file, with a picture beside it.")
-    ] = None,
-    device: Device = "auto",
-) -> None:
-    """Measure what sampling costs (seconds, GFLOP, share of the matrix peak, memory) and, with --data, what it buys."""
-    from itertools import product
-
-    from rich.table import Table
-
-    from stochseg.data import open_path
-    from stochseg.evaluation import write_figure
-    from stochseg.evaluation.bench import Case, cost, origin, quality, quality_against_cost
-    from stochseg.evaluation.evaluate import write_csv
-    from stochseg.inference import with_engine
-    from stochseg.models import load
-    from stochseg.models.base import SamplingOptions
-    from stochseg.models.devices import pick_device
-    from stochseg.recipes import RECIPES, fresh_model
-
-    chosen = pick_device(device)
-    sizes = _numbers("--size", size)
-    cases = []
-    for text in models or ["lidc-9m@5"]:
-        name, _, steps = text.partition("@")
-        network = fresh_model(name).to(chosen) if name in RECIPES else load(name, device=chosen)
-        for each in _words(engine) or ["eager"]:
-            wrapped = with_engine(network, each)
-            for way, nodes, count in product(
-                _words(sampler) or [None], _words(grid) or [None], _numbers("steps after @", steps or None) or [None]
-            ):
-                network.check_options(SamplingOptions(steps=count, sampler=way, grid=nodes))
-                cases.append(Case(name, wrapped, each, way, nodes, count))
-    examples = None if data is None else open_path(data, split)
-    rows = []
-    for case in cases:
-        for side in sizes:
-            row = cost(case, (side, side), samples=samples, repeats=repeats)
-            if examples is not None:
-                row |= quality(case, examples, samples=samples, limit=limit, seeds=seeds)
-            rows.append(row)
-            messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
-    table = Table(title=f"{samples} samples of one image on {chosen}")
-    shown = {
-        "seconds": "seconds",
-        "core_seconds": "core seconds",
-        "core_seconds_all_steps": "with all steps",
-        "gflop": "GFLOP",
-        "gemm_share": "of GEMM peak",
-        "peak_megabytes": "MB",
-        f"ged_{samples}": f"GED_{samples}",
-        f"hm_iou_{samples}": f"HM-IoU_{samples}",
-    }
-    shown = {key: name for key, name in shown.items() if key in rows[0]}
-    table.add_column("evaluations, model, sampler, grid, engine, size")
-    for name in shown.values():
-        table.add_column(name, justify="right")
-    for row in rows:
-        words = [row[key] for key in ("evaluations", "model", "sampler", "grid", "engine")]
-        case = " ".join(str(word) for word in [*words, f"{row['height']}²"] if word)
-        table.add_row(case, *(str(row[key]) for key in shown))
-    console.print(table)
-    if out is not None:
-        write_csv(out, [{**row, **origin()} for row in rows])
-        if examples is not None:
-            picture = write_figure(quality_against_cost(rows, n=samples), out.with_suffix(".png"))
-            console.print(f"written to {out} and {picture}", **PLAIN)
-
-
-@app.command()
-def compare(
-    methods: Annotated[list[str], typer.Argument(help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn.")],
-    budget: Annotated[str, typer.Option(help="Training of each: a time (20m, 90s, 1h) or steps (2000).")] = "20m",
-    data: Annotated[
-        Path | None, typer.Option(help="A packed store (.h5) or folder. Default: the recipes' own data.")
-    ] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="A change for all, e.g. --set batch_size=16; may be repeated.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="What to evaluate on: train, val or test.")] = "val",
-    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 16,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Denoising steps at most, for methods that take more by default (250 and 1000)."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write; finished rows there are kept.")] = Path("runs/compare"),
-    device: Device = "auto",
-) -> None:
-    """Train several methods under the same budget and compare them: one table, a chart, and samples side by side."""
-    from rich.table import Table
-
-    from stochseg.evaluation.compare import COLUMNS, as_text, ranked
-    from stochseg.evaluation.compare import compare as run
-
-    rows = run(
-        methods,
-        data,
-        budget,
-        out,
-        overrides=override or [],
-        split=split,
-        samples=samples,
-        limit=limit,
-        steps=steps,
-        device=device,
-        console=messages,
-    )
-    shown = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")  # what 80 characters hold
-    table = Table(title=f"{budget} of training each, {samples} samples an image")
-    for key in shown:
-        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right")
-    for row in ranked(rows):
-        cells = as_text(row)
-        table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in shown]))
-    console.print(table)
-    console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png …", **PLAIN)
-
-
+app.command()(cli_bench.bench)
+app.command()(cli_bench.compare)
 app.command(
     epilog='Predictions: stochseg report predictions --spacing 0.7 --ask "longest diameter > 6 mm". A run: stochseg '
     "report runs/mine --limit 50. A shipped model: stochseg report lidc --data data/lidc.h5."
 )(cli_report.report)
-
-
-def _words(text: str | None) -> list[str]:
-    return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(option: str, text: str | None) -> list[int]:
-    try:
-        numbers = [] if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
-    if any(number < 1 for number in numbers):
-        raise UserError(f"{option}: numbers of steps begin at 1, got {text!r}")
-    return numbers
 
 
 def main() -> NoReturn:

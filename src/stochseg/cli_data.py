@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from stochseg.cli_options import PLAIN, console, messages
 
 app = typer.Typer(
     help="Bring data in, check it, look at it.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
 )
-console = Console()
-messages = Console(stderr=True)
-
-# For text with paths in it, which may hold brackets and be longer than a line.
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-
 DataPath = Annotated[Path, typer.Argument(help="A packed store (.h5), or a folder with dataset.yaml.")]
 
 

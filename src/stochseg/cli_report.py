@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochseg.cli_data import PLAIN, console, messages
+from stochseg.cli_options import PLAIN, console, messages
 from stochseg.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,0 +1,147 @@
+"""The commands `stochseg bench` and `stochseg compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stochseg.cli_options import PLAIN, Device, Samples, console, messages, numbers, words
+
+
+def bench(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Run folders, saved or shipped models, or recipes (fresh weights), each with numbers of network "
+            "evaluations a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
+            metavar="[MODEL[@STEPS]]...",
+        ),
+    ] = None,
+    samples: Samples = 16,
+    sampler: Annotated[str | None, typer.Option(help="Samplers, several by comma. Default: the model's own.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Time grids, several by comma. Default: the model's own.")] = None,
+    engine: Annotated[str, typer.Option(help="Engines, several by comma.")] = "eager",
+    size: Annotated[str, typer.Option(help="Heights and widths of the image, several by comma.")] = "128",
+    data: Annotated[Path | None, typer.Option(help="Also GED and HM-IoU on this packed store (.h5) or folder.")] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Sampling seeds to average over.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Timings, of which the median counts.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the rows to this CSV file, with a picture beside it.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure what sampling costs (seconds, GFLOP, share of the matrix peak, memory) and, with --data, what it buys."""
+    from itertools import product
+
+    from rich.table import Table
+
+    from stochseg.data import open_path
+    from stochseg.evaluation import write_figure
+    from stochseg.evaluation.bench import Case, cost, origin, quality, quality_against_cost
+    from stochseg.evaluation.evaluate import write_csv
+    from stochseg.inference import with_engine
+    from stochseg.models import load
+    from stochseg.models.base import SamplingOptions
+    from stochseg.models.devices import pick_device
+    from stochseg.recipes import RECIPES, fresh_model
+
+    chosen = pick_device(device)
+    sizes = numbers("--size", size)
+    cases = []
+    for text in models or ["lidc-9m@5"]:
+        name, _, steps = text.partition("@")
+        network = fresh_model(name).to(chosen) if name in RECIPES else load(name, device=chosen)
+        for each in words(engine) or ["eager"]:
+            wrapped = with_engine(network, each)
+            for way, nodes, count in product(
+                words(sampler) or [None], words(grid) or [None], numbers("steps after @", steps or None) or [None]
+            ):
+                network.check_options(SamplingOptions(steps=count, sampler=way, grid=nodes))
+                cases.append(Case(name, wrapped, each, way, nodes, count))
+    examples = None if data is None else open_path(data, split)
+    rows = []
+    for case in cases:
+        for side in sizes:
+            row = cost(case, (side, side), samples=samples, repeats=repeats)
+            if examples is not None:
+                row |= quality(case, examples, samples=samples, limit=limit, seeds=seeds)
+            rows.append(row)
+            messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
+    table = Table(title=f"{samples} samples of one image on {chosen}")
+    shown = {
+        "seconds": "seconds",
+        "core_seconds": "core seconds",
+        "core_seconds_all_steps": "with all steps",
+        "gflop": "GFLOP",
+        "gemm_share": "of GEMM peak",
+        "peak_megabytes": "MB",
+        f"ged_{samples}": f"GED_{samples}",
+        f"hm_iou_{samples}": f"HM-IoU_{samples}",
+    }
+    shown = {key: name for key, name in shown.items() if key in rows[0]}
+    table.add_column("evaluations, model, sampler, grid, engine, size")
+    for name in shown.values():
+        table.add_column(name, justify="right")
+    for row in rows:
+        parts = [row[key] for key in ("evaluations", "model", "sampler", "grid", "engine")]
+        case = " ".join(str(part) for part in [*parts, f"{row['height']}²"] if part)
+        table.add_row(case, *(str(row[key]) for key in shown))
+    console.print(table)
+    if out is not None:
+        write_csv(out, [{**row, **origin()} for row in rows])
+        if examples is not None:
+            picture = write_figure(quality_against_cost(rows, n=samples), out.with_suffix(".png"))
+            console.print(f"written to {out} and {picture}", **PLAIN)
+
+
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn.")],
+    budget: Annotated[str, typer.Option(help="Training of each: a time (20m, 90s, 1h) or steps (2000).")] = "20m",
+    data: Annotated[
+        Path | None, typer.Option(help="A packed store (.h5) or folder. Default: the recipes' own data.")
+    ] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="A change for all, e.g. --set batch_size=16; may be repeated.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="What to evaluate on: train, val or test.")] = "val",
+    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 16,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Denoising steps at most, for methods that take more by default (250 and 1000)."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write; finished rows there are kept.")] = Path("runs/compare"),
+    device: Device = "auto",
+) -> None:
+    """Train several methods under the same budget and compare them: one table, a chart, and samples side by side."""
+    from rich.table import Table
+
+    from stochseg.evaluation.compare import COLUMNS, as_text, ranked
+    from stochseg.evaluation.compare import compare as run
+
+    rows = run(
+        methods,
+        data,
+        budget,
+        out,
+        overrides=override or [],
+        split=split,
+        samples=samples,
+        limit=limit,
+        steps=steps,
+        device=device,
+        console=messages,
+    )
+    shown = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")  # what 80 characters hold
+    table = Table(title=f"{budget} of training each, {samples} samples an image")
+    for key in shown:
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right")
+    for row in ranked(rows):
+        cells = as_text(row)
+        table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in shown]))
+    console.print(table)
+    console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png …", **PLAIN)

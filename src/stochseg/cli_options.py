@@ -1,0 +1,49 @@
+"""What the commands share: where they print, and their options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from stochseg.errors import UserError
+
+console = Console()
+messages = Console(stderr=True)
+
+# For text with paths in it, which may hold brackets and be longer than a line.
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
+Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
+Engine = Annotated[
+    str, typer.Option(help="Who computes the networks: eager, compile, onnx (fastest on CPUs), bfloat16, cuda-graphs.")
+]
+SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
+GridName = Annotated[
+    str | None,
+    typer.Option("--grid", help="Where the network is called: even, trailing, entropy. Default: the model's."),
+]
+NoiseName = Annotated[
+    str | None,
+    typer.Option("--noise", help="independent, or latin: samples that cover more. Default: the model's own."),
+]
+
+
+def words(text: str | None) -> list[str]:
+    """What stands between the commas."""
+    return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(option: str, text: str | None) -> list[int]:
+    """Of steps, between commas."""
+    try:
+        found = [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
+    if any(number < 1 for number in found):
+        raise UserError(f"{option}: numbers of steps begin at 1, got {text!r}")
+    return found
