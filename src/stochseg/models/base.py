@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.config import Config
+from stochseg.core import SeededNoise
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Samples
 
@@ -264,6 +265,16 @@ def pick_raters(u: Tensor, raters: Tensor, draws: int = 1) -> Tensor:
     """
     count = raters[:, None]
     return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
+
+
+def one_rating(
+    labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+) -> tuple[Tensor, Tensor | None]:
+    """The map of a random rater of each image and its mask, "b h w"; arguments are those of `loss`."""
+    u = SeededNoise(keys).uniform((len(labels), 1))[:, 0]
+    rater = pick_raters(u, raters.cpu())[:, 0].to(labels.device)
+    rows = torch.arange(len(labels), device=labels.device)
+    return labels[rows, rater], None if mask is None else mask[rows, rater]
 
 
 def image_key(image: Tensor) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import SeededNoise, draw_categorical
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
 from stochseg.networks import blended, check_tiling
 from stochseg.types import Samples
 
@@ -41,12 +41,10 @@ class DeterministicSegmenter(StochasticSegmenter):
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        rows = torch.arange(len(image), device=image.device)
-        u = SeededNoise(keys).uniform((len(image), 1))[:, 0]
-        rater = pick_raters(u, raters.cpu())[:, 0].to(image.device)
-        terms = F.cross_entropy(self.logits(image), labels[rows, rater], reduction="none")
-        if mask is not None:
-            terms = terms.masked_fill(~mask[rows, rater], 0.0)
+        y, known = one_rating(labels, mask, raters, keys)
+        terms = F.cross_entropy(self.logits(image), y, reduction="none")
+        if known is not None:
+            terms = terms.masked_fill(~known, 0.0)
         return {"loss": terms.mean()}
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:

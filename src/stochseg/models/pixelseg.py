@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_categorical
 from stochseg.errors import UserError, unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
 from stochseg.models.chunks import chunks
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
@@ -129,11 +129,8 @@ class PixelSeg(StochasticSegmenter):
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        rows = torch.arange(len(image), device=image.device)
-        u = SeededNoise(keys).uniform((len(image), 1))[:, 0]
-        rater = pick_raters(u, raters.cpu())[:, 0].to(image.device)
-        y = labels[rows, rater]
-        valid = torch.ones_like(y, dtype=torch.bool) if mask is None else mask[rows, rater]
+        y, known = one_rating(labels, mask, raters, keys)
+        valid = torch.ones_like(y, dtype=torch.bool) if known is None else known
         y_half, valid_half = y[:, ::2, ::2], valid[:, ::2, ::2]
 
         image_logits, share = self.encode(image)

@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_normal
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
 from stochseg.models.chunks import Report, check_noise, draw_in_chunks
 from stochseg.models.registry import register
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
@@ -137,14 +137,13 @@ class SSN(StochasticSegmenter):
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        rows = torch.arange(len(image), device=image.device)
-        rater = pick_raters(SeededNoise(keys).uniform((len(image), 1))[:, 0], raters.cpu())[:, 0].to(image.device)
+        y, known = one_rating(labels, mask, raters, keys)
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
         normal = self.distribution(image)
         with torch.autocast(image.device.type, enabled=False):
             deviation = normal.draw(noise, self.config.draws // 2)
             logits = normal.mean[:, None] + torch.cat([deviation, -deviation], 1)
-            likelihood = log_mean_likelihood(logits, labels[rows, rater], None if mask is None else mask[rows, rater])
+            likelihood = log_mean_likelihood(logits, y, known)
         return {"loss": -likelihood.mean() / image[0, 0].numel()}
 
     def check_options(self, options: SamplingOptions) -> None:
