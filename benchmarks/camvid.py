@@ -64,7 +64,8 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     train(settings_of(name, arguments), folder, resume=True, device="cpu", console=Console(stderr=True))
     model = load(folder / "last")
     val = Resized(open_path(arguments.data, "val"), tuple(arguments.size))
-    scores = fusion_miou(with_engine(model, arguments.engine), val, counts=COUNTS, limit=arguments.limit)
+    sampling = with_engine(model, arguments.engine) if model.hot else model
+    scores = fusion_miou(sampling, val, counts=COUNTS, limit=arguments.limit)
     height, width = arguments.size
     row: dict[str, Any] = {
         "method": name,
@@ -73,7 +74,7 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "images": arguments.limit or len(val),
         "height": height,
         "width": width,
-        "engine": arguments.engine,
+        "engine": sampling.engine,
     }
     row |= {f"{rule}_{n}": round(100 * scores[n, rule], 1) for rule in ("mean", "vote") for n in COUNTS}
     write_text(kept, json.dumps(row))
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6.0, help="training time of each")
     parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of networks and metrics")
     parser.add_argument("--limit", type=int, help="evaluate on so many val images, evenly spread; default: all")
-    parser.add_argument("--engine", default="eager", help="that samples with")
+    parser.add_argument("--engine", default="eager", help="that samples, of models that can have another than eager")
     parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/camvid-<hardware>.csv")
     arguments = parser.parse_args()
     rows = []
