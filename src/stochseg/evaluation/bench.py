@@ -121,7 +121,7 @@ def origin() -> dict[str, str]:
 
 def hardware() -> str:
     """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
-    return f"{cpu_model()}, {cores()} cores"
+    return f"{cpu_model()}, {cores()} {'core' if cores() == 1 else 'cores'}"
 
 
 def cpu_model() -> str:

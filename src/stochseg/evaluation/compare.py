@@ -220,7 +220,7 @@ def as_text(row: dict[str, Any]) -> dict[str, str]:
 
 def cell_text(key: str, value: Any) -> str:
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}" if key.startswith("seconds") else f"{value:.4f}"
+        return "" if math.isnan(value) else f"{value:.4g}" if key.startswith(("seconds", "train_")) else f"{value:.4f}"
     return str(value)
 
 
@@ -270,7 +270,9 @@ def _write_grid(
 
 
 def _disagreement(example: Example) -> float:
-    """Share of the pixels that any rater marked on which they do not all agree."""
+    """Pixels on which the raters do not all agree, times their share of the pixels that any rater marked: findings that
+    some do not see at all come first, the large ones before the small."""
     labels = example.labels
-    marked = (labels > 0).any(0)
-    return float((labels != labels[:1]).any(0)[marked].float().mean()) if marked.any() else 0.0
+    marked = int((labels > 0).any(0).sum())
+    disputed = int((labels != labels[:1]).any(0).sum())
+    return disputed**2 / marked if marked else 0.0
