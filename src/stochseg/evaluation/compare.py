@@ -215,10 +215,10 @@ def _term(value: Any) -> str:
 
 
 def as_text(row: dict[str, Any]) -> dict[str, str]:
-    return {key: cell_text(key, row[key]) for key in COLUMNS}
+    return {key: _cell(key, row[key]) for key in COLUMNS}
 
 
-def cell_text(key: str, value: Any) -> str:
+def _cell(key: str, value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}" if key.startswith(("seconds", "train_")) else f"{value:.4f}"
     return str(value)

@@ -36,6 +36,7 @@ from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpo
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.muon import Muon
+from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, TrainingStream
 from stochseg.types import Batch
 
@@ -153,7 +154,7 @@ class _Run:
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
         self.progress = Progress()
-        self.amp = _Precision(config.precision, processes.device)
+        self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(config.validation.steps))
 
     def _start_from(self, source: StochasticSegmenter) -> None:
@@ -376,46 +377,3 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(kind, handler)
     if caught:
         signal.raise_signal(caught[0])
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether this device computes in bfloat16 itself, which doubles the speed; where it is emulated it costs time."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        return any(getattr(torch.cpu, check, bool)() for check in checks)
-    return False
-
-
-class _Precision:
-    """Mixed precision where the device has it; float32 otherwise does nothing."""
-
-    def __init__(self, name: str, device: torch.device):
-        if name == "auto":
-            name = "bfloat16" if has_bfloat16(device) else "float32"
-        if name == "float16" and device.type != "cuda":
-            raise UserError(f"precision float16 needs a CUDA device, got {device}; use bfloat16 or float32")
-        if name == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise UserError("this GPU has no bfloat16; use precision=float16 or float32")
-        self.device = device.type
-        self.dtype = getattr(torch, name)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
-
-    @property
-    def rescues_overflow(self) -> bool:
-        """Whether a gradient that is not finite is met by a smaller loss scale and a skipped step."""
-        return self.scaler.is_enabled()
-
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)
-
-    def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        self.scaler.unscale_(optimizer)
-
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.scaler.step(optimizer)
-        self.scaler.update()
