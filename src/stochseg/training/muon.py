@@ -6,6 +6,7 @@ scaled to the root mean square of one of Adam's (Liu et al., 2025), so that lear
 matrix, biases, norms and depthwise convolutions, and layers of fewer than `LEAST` rows or columns are left to Adam.
 
 Note: Jordan et al. leave first and last layers to Adam whatever their size; here they are taken like all others.
+`torch.optim.Muon` takes parameters of two dimensions alone, so no convolutions.
 """
 
 from __future__ import annotations
