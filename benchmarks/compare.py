@@ -6,7 +6,7 @@ What it does is `stochseg compare` with the terms below: the centre of the slice
 one core of training each with one optimiser; 16 samples of 100 val slices, from at most 10 denoising steps. What the
 terms do not name is a method's own: `flow-ssn` and `smp` have a weight decay, `car` a second network with a learning
 rate of its own. Finished rows are kept in --runs; methods may be given to several calls on several cores, and a last
-call with none writes the table.
+call with none writes the table, whose commit is that of this last call: rows may be of earlier ones.
 """
 
 from __future__ import annotations
