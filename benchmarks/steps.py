@@ -5,12 +5,13 @@ python benchmarks/steps.py lidc data/lidc.h5 --runs runs/steps
 Every way sees the same images with the same seeds, so that differences are taken image by image; their standard error
 is far below that of a score. The released code's strided rule is `one_step_kernel`; at all the steps of training it
 takes no strides, and is `ancestral`. Images come in parts, each spread over the whole split. Done parts are kept in
---runs: a call that was interrupted goes on, several may work on different ways, and --table writes what is there.
+--runs: a call that was interrupted goes on, several may work side by side, and --table writes what is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 from pathlib import Path
 
@@ -50,10 +51,16 @@ def parts(data: SegmentationData, limit: int) -> list[Part]:
 
 
 def scores(model: StochasticSegmenter, part: Part, file: Path, **options: object) -> None:
-    """Write one row an image, unless the file is there."""
-    if not file.exists():
+    """Write one row an image, unless the file is there or another process is at it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if file.exists():
+            return
         result = evaluate(model, part, samples=16, keep=0, **options)
-        file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".new")
         new.write_text(json.dumps([[row[key] for key in SCORES] for row in result.images]))
         new.rename(file)
