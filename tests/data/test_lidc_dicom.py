@@ -12,7 +12,8 @@ import torch
 
 from stochseg.data import lidc_dicom as importer
 from stochseg.data.lidc import published_split
-from stochseg.data.lidc_dicom import cluster, crop, interior
+from stochseg.data.lidc_dicom import cluster, crop
+from stochseg.data.lidc_outlines import interior
 from stochseg.data.store import Store, plan_import, write_store
 from stochseg.errors import UserError
 

