@@ -20,7 +20,8 @@ from PIL import Image
 from stochseg.errors import UserError
 from stochseg.inference import Options, predict
 from stochseg.inference import predict as predict_function
-from stochseg.inference.sources import find_sources, read_nifti, read_picture, read_series
+from stochseg.inference.sources import find_sources
+from stochseg.inference.stacks import read_nifti, read_picture, read_series
 from stochseg.models import save
 from stochseg.models.ccdm_fast import CCDMFast
 from stochseg.types import DatasetInfo

@@ -16,7 +16,7 @@ from PIL import Image
 
 from stochseg.errors import UserError
 from stochseg.inference import to_dicom_seg, to_nifti, to_numpy
-from stochseg.inference.sources import Lattice, Stack, read_series
+from stochseg.inference.stacks import Lattice, Stack, read_series
 from stochseg.inference.writers import most_foreground, overlay, write_result
 from stochseg.types import DatasetInfo, Samples
 

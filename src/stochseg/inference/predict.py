@@ -22,7 +22,8 @@ from stochseg._version import __version__
 from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.files import recover_folder, sha256
-from stochseg.inference.sources import FORMAT, RESULT, Source, Stack, find_sources, is_result, medical
+from stochseg.inference.sources import FORMAT, RESULT, Source, find_sources, is_result
+from stochseg.inference.stacks import Stack, medical
 from stochseg.inference.writers import label_type, to_dicom_seg, write_result
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions

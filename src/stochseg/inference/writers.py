@@ -20,7 +20,8 @@ from PIL import Image
 from stochseg._version import __version__
 from stochseg.errors import UserError, unknown_name
 from stochseg.files import replaced_folder
-from stochseg.inference.sources import RESULT, Lattice, Stack, is_result, medical
+from stochseg.inference.sources import RESULT, is_result
+from stochseg.inference.stacks import Lattice, Stack, medical
 from stochseg.types import DatasetInfo, Samples
 
 VOLUMES = {"labels": "samples", "fused": "fused", "mean": "mean", "entropy": "entropy"}

@@ -19,7 +19,8 @@ from stochseg.errors import UserError
 from stochseg.evaluation.page import Section, Table, write_page
 from stochseg.files import sha256
 from stochseg.inference.measures import Measurement
-from stochseg.inference.sources import FORMAT, RESULT, Lattice, medical, read_files
+from stochseg.inference.sources import FORMAT, RESULT
+from stochseg.inference.stacks import Lattice, medical, read_files
 from stochseg.inference.writers import eight_bits
 from stochseg.models.io import read_json
 from stochseg.reports.image import ImageReport, number, spread_text
