@@ -167,6 +167,8 @@ def predict(
     samples: Samples = 16,
     steps: Steps = None,
     sampler: SamplerName = None,
+    grid: GridName = None,
+    noise: NoiseName = None,
     seed: Seed = 0,
     engine: Engine = "eager",
     axis: Annotated[
@@ -193,7 +195,16 @@ def predict(
     from stochseg.models.devices import pick_device
 
     options = Options(
-        samples=samples, steps=steps, sampler=sampler, seed=seed, engine=engine, tile=tile, overlap=overlap, axis=axis
+        samples=samples,
+        steps=steps,
+        sampler=sampler,
+        grid=grid,
+        noise=noise,
+        seed=seed,
+        engine=engine,
+        tile=tile,
+        overlap=overlap,
+        axis=axis,
     )
     network = load(model, device=pick_device(device))
     with Progress(console=messages, transient=True) as bar:

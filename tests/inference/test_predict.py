@@ -22,7 +22,7 @@ from stochseg.inference import Options, predict
 from stochseg.inference import predict as predict_function
 from stochseg.inference.sources import find_sources
 from stochseg.inference.stacks import read_nifti, read_picture, read_series
-from stochseg.models import save
+from stochseg.models import load, save
 from stochseg.models.ccdm_fast import CCDMFast
 from stochseg.types import DatasetInfo
 
@@ -247,9 +247,10 @@ def test_a_foreign_folder_of_the_same_name_is_left_alone(model, tmp_path):
     assert (tmp_path / "out/a/thesis.txt").exists()
 
 
-def test_unknown_options_are_told_before_anything_is_done(model, tmp_path):
-    with pytest.raises(UserError, match="unknown sampler 'magic'"):
-        predict(model, [tmp_path], tmp_path / "out", Options(sampler="magic"))
+@pytest.mark.parametrize("option", ["sampler", "grid", "noise"])
+def test_unknown_options_are_told_before_anything_is_done(model, tmp_path, option):
+    with pytest.raises(UserError, match=f"unknown .*{option} 'magic'"):
+        predict(model, [tmp_path], tmp_path / "out", Options(**{option: "magic"}))
     assert not (tmp_path / "out").exists()
 
 
@@ -634,6 +635,19 @@ def test_the_command_and_its_exit_codes(run, saved, tmp_path):
     code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
     assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")
     assert not (tmp_path / "other").exists()
+
+
+def test_the_command_samples_as_it_is_told(run, saved, tmp_path):
+    Image.fromarray(grey()).save(tmp_path / "a.png")
+    picture, model = read_picture(tmp_path / "a.png").values[0], load(saved)
+    options = {"steps": 4, "sampler": "ancestral", "grid": "even", "noise": "latin"}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    assert run("predict", saved, tmp_path / "a.png", "--out", tmp_path / "out", "-n", 4, *flags)[0] == 0
+    got = tifffile.imread(tmp_path / "out/a/samples.tif")
+    assert (got == model.sample(picture, 4, **options).labels[0].numpy()).all()
+    for name in options:
+        others = {key: value for key, value in options.items() if key != name}
+        assert (got != model.sample(picture, 4, **others).labels[0].numpy()).any(), name
 
 
 def test_ctrl_c_says_how_to_go_on(run, saved, tmp_path, monkeypatch):

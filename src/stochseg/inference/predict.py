@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class Options(Config):
     samples: int = Field(16, ge=1, description="label maps to draw an image")
     steps: int | None = Field(None, ge=1, description="network evaluations a sample")
     sampler: str | None = None
+    grid: str | None = Field(None, description="where the network is called: even, trailing, entropy")
+    noise: str | None = Field(None, description="independent, or latin: samples that cover more")
     seed: int = Field(0, ge=0)
     engine: str = Field("eager", description="who computes the networks")
     tile: int | None = Field(
@@ -58,6 +60,11 @@ class Options(Config):
     )
     overlap: int = Field(96, ge=8, description="pixels that neighbouring windows share")
     axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What of it the model's `sample` takes."""
+        return self.model_dump(include={"steps", "sampler", "grid", "noise"})
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class Plan:
     """The model as the options want it: with its engine, and in windows for large images."""
 
     def __init__(self, model: StochasticSegmenter, options: Options, origin: str = ""):
-        model.check_options(SamplingOptions(steps=options.steps, sampler=options.sampler))
+        model.check_options(SamplingOptions(**options.sampling))
         self.options, self.origin = options, origin
         self.digest = _digest(model)
         if options.engine != "eager":
@@ -350,9 +357,7 @@ def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -
         def report(done: int, calls: int, part: slice = part) -> None:
             advance(len(jobs) * (part.start + (part.stop - part.start) * done / calls) / s)
 
-        drawn = model.sample(
-            images[part], n, seed=options.seed, steps=options.steps, sampler=options.sampler, progress=report
-        )
+        drawn = model.sample(images[part], n, seed=options.seed, progress=report, **options.sampling)
         labels[part], mean[part], weights[part] = drawn.labels, drawn.mean, drawn.weights
         evaluations = drawn.evaluations
         advance(len(jobs) * part.stop / s)
