@@ -16,8 +16,8 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 
-BAND = 2**16
-"""Places of an image whose samples are brought into order at once."""
+ORDERS = 4096
+"""Orders of the n samples among which the places of an image choose."""
 
 
 class Noise(Protocol):
@@ -69,24 +69,25 @@ class LatinNoise:
         """keys: one an image; rows: which samples to serve, counted over all images (row r is of image r // n)."""
         self.n, self.rows, self.device = n, rows, device
         images = range(rows.start // n, (rows.stop - 1) // n + 1)
-        self.first = images.start * n
-        self.streams = [np.random.default_rng((len(keys[i]), *keys[i])) for i in images]
+        self.shared = {i: np.random.default_rng((len(keys[i]), *keys[i])) for i in images}
+        self.own = SeededNoise([(*keys[row // n], row % n) for row in rows])
+        # A column an order. Of the whole table a chunk needs the rows that it serves, and of a place two numbers: work
+        # in proportion to what is asked for, however many chunks the n samples are served in.
+        self.orders = {
+            i: stream.permuted(np.tile(np.arange(n, dtype=np.int32)[:, None], ORDERS), axis=0)
+            for i, stream in self.shared.items()
+        }
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        if shape[0] != len(self.rows):
-            raise UserError(f"noise was made for {len(self.rows)} rows, asked for {shape[0]}")
-        places = math.prod(shape[1:])
-        u = np.empty((len(self.rows), places), dtype=np.float32)
-        done = 0
-        for image, stream in enumerate(self.streams, start=self.first // self.n):
-            keys, inside = (stream.random((self.n, places), dtype=np.float32) for _ in range(2))
-            own = slice(max(self.rows.start - image * self.n, 0), min(self.rows.stop - image * self.n, self.n))
-            out = u[done : done + own.stop - own.start]
-            for start in range(0, places, BAND):  # in parts: the order of n samples takes 64 bits a number
-                band = slice(start, start + BAND)
-                order = keys[:, band].argsort(axis=0)[own]
-                out[:, band] = (order + inside[own, band]) / self.n
-            done += len(out)
+        u = self.own.uniform(shape).numpy().reshape(shape[0], -1)  # where in its part a value lies
+        for image, stream in self.shared.items():
+            order = stream.integers(ORDERS, size=u.shape[1], dtype=np.int32)
+            # Turning the parts by a random number makes each sample's own part uniform, whatever the table.
+            turn = stream.integers(self.n, size=u.shape[1], dtype=np.int32)
+            first = image * self.n
+            for row in range(max(first, self.rows.start), min(first + self.n, self.rows.stop)):
+                part = (self.orders[image][row - first, order] + turn) % self.n
+                u[row - self.rows.start] = (part + u[row - self.rows.start]) / self.n
         below_one = np.nextafter(np.float32(1), np.float32(0))
         return torch.from_numpy(np.minimum(u, below_one, out=u).reshape(tuple(shape))).to(self.device)
 
