@@ -22,6 +22,7 @@ from stochseg.data import SegmentationData, open_path, spread
 from stochseg.evaluation import evaluate
 from stochseg.evaluation.figures import quality_against_steps, write_figure
 from stochseg.inference import with_engine
+from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
 from stochseg.types import Example
 
@@ -115,6 +116,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
+    keep_freed_memory()
     ways = [
         (sampler, int(steps))
         for sampler, _, calls in (way.partition("@") for way in arguments.ways.split())

@@ -28,6 +28,7 @@ from stochseg.cli_options import (
     numbers,
 )
 from stochseg.errors import UserError
+from stochseg.memory import keep_freed_memory
 
 app = typer.Typer(
     name="stochseg",
@@ -341,6 +342,7 @@ def main() -> NoReturn:
     """Run the command: 0 done, 2 the user's mistake, 130 stopped by the user."""
     # A job manager's polite stop ends like Ctrl-C: with a checkpoint.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep_freed_memory()
     try:
         app()
     except UserError as error:
