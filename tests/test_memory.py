@@ -9,7 +9,7 @@ from stochseg.memory import give_back_memory, keep_freed_memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 
-# Megabytes that the system fills page by page in the fourth round of 16 + 128, and that giving back frees. In a process
+# Megabytes that the system fills page by page in the eighth round of 16 + 128, and that giving back frees. In a process
 # of its own: the choice cannot be taken back.
 SCRIPT = """
 import resource, sys, torch
@@ -20,7 +20,7 @@ def resident():
 
 if not keep_freed_memory():
     sys.exit("no glibc")
-for _ in range(4):
+for _ in range(8):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     parts = [torch.empty(2**20).fill_(1.0) for _ in range(4)] + [torch.empty(2**25).fill_(1.0)]
     filled = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
