@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from stochseg.evaluation.bench import cores, cpu_model, hardware
+from stochseg.evaluation.bench import commit, cores, cpu_model, hardware, median_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -21,17 +18,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 def hardware_slug() -> str:
     """The hardware as part of a file name, such as "amd-epyc-2c"."""
     return f"{re.sub('[^a-z0-9]+', '-', cpu_model().lower()).strip('-')}-{cores()}c"
-
-
-def commit() -> str:
-    """Short hash of the checkout, "uncommitted" if there is none."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "uncommitted"
-    return found.stdout.strip()
 
 
 def command() -> str:
@@ -56,10 +42,5 @@ def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None 
 def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Median milliseconds of the wall clock and of the CPU, after one call to warm up."""
     run()
-    walls, cpus = [], []
-    for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
-        run()
-        walls.append(1e3 * (time.perf_counter() - wall))
-        cpus.append(1e3 * (time.process_time() - cpu))
-    return statistics.median(walls), statistics.median(cpus)
+    wall, cpu = median_seconds(run, repeats)
+    return 1e3 * wall, 1e3 * cpu

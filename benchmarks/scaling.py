@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -43,8 +42,8 @@ def measure(samples: int, side: int, repeats: int) -> dict[str, float]:
     _, core_seconds = median_seconds(work, repeats)
     return {
         "core_seconds": core_seconds,
-        "megabytes": memory["megabytes"],
-        "process_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+        "megabytes": memory["rise"],
+        "process_megabytes": memory["process"],
     }
 
 

@@ -65,10 +65,9 @@ def bench(
     examples = None if data is None else open_path(data, split)
     rows = []
     for case in cases:
+        known = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)
         for side in sizes:
-            row = cost(case, (side, side), samples=samples, repeats=repeats)
-            if examples is not None:
-                row |= quality(case, examples, samples=samples, limit=limit, seeds=seeds)
+            row = cost(case, (side, side), samples=samples, repeats=repeats) | known
             rows.append(row)
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")

@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import shlex
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
 from stochseg._version import __version__
-from stochseg.core import CategoricalProcess, SeededNoise, cosine, draw_categorical
 from stochseg.data import SegmentationData
 from stochseg.evaluation.evaluate import evaluate
+from stochseg.memory import give_back_memory
 from stochseg.models import StochasticSegmenter
 
 
@@ -52,8 +53,10 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     """Time and memory of `samples` label maps of one random image of this size.
 
     seconds: median of the wall clock; core_seconds: the CPU's, over all its cores; core_seconds_all_steps: what all T
-    steps of a diffusion model would take, by proportion; gemm_share: FLOPs a second over those of a large matrix
-    product measured here and now.
+    steps of a diffusion model would take, told from the times of one step and of these (of one alone it cannot be);
+    gemm_share: FLOPs a second over those of a large float32 matrix product measured here and now; peak_megabytes: how
+    far memory rose; process_megabytes: the most that the whole process held meanwhile, with its libraries and what an
+    engine keeps for itself.
     """
     from stochseg.inference import with_engine
 
@@ -67,11 +70,15 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
+    total = getattr(model.config, "num_steps", out.evaluations)
+    all_steps: float | str = round(core_seconds, 3) if total == out.evaluations else ""
+    if total > out.evaluations > 1:
+        options = replace(case, steps=1).options
+        _, first = median_seconds(lambda: model.sample(image, samples, **options), repeats)
+        all_steps = round(first + (core_seconds - first) * (total - 1) / (out.evaluations - 1), 3)
     with FlopCounterMode(display=False) as counter:  # which sees plain torch alone
         with_engine(model, "eager").sample(image, samples, **case.options)
     gflop = counter.get_total_flops() / 1e9
-    reverse = (out.evaluations - 1) * reverse_step_seconds(model, samples, size, repeats)
-    total = getattr(model.config, "num_steps", out.evaluations)
     return {
         "model": case.name,
         "engine": case.engine,
@@ -83,11 +90,11 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         "width": size[1],
         "seconds": round(seconds, 4),
         "core_seconds": round(core_seconds, 4),
-        "core_seconds_all_steps": round(core_seconds * total / out.evaluations, 3),
+        "core_seconds_all_steps": all_steps,
         "gflop": round(gflop, 3) or "",
         "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
-        "reverse_share": round(reverse / seconds, 4),
-        "peak_megabytes": round(memory["megabytes"], 1),
+        "peak_megabytes": round(memory["rise"], 1),
+        "process_megabytes": round(memory["process"]),
     }
 
 
@@ -110,13 +117,28 @@ def quality(
 
 
 def origin() -> dict[str, str]:
-    """Where numbers come from: hardware, versions, command."""
+    """Where numbers come from: hardware, versions, commit, command."""
     return {
         "hardware": hardware(),
         "torch": torch.__version__,
+        "commit": commit(),
         "stochseg": __version__,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
+
+
+def commit() -> str:
+    """Short hash of the checkout that this package is in; "" if it is installed otherwise."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists() or not (root / "src/stochseg").exists():
+        return ""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()
 
 
 def hardware() -> str:
@@ -155,20 +177,6 @@ def median_seconds(work: Callable[[], object], repeats: int) -> tuple[float, flo
     return float(np.median(walls)), float(np.median(cores))
 
 
-def reverse_step_seconds(model: StochasticSegmenter, batch: int, size: tuple[int, int], repeats: int) -> float:
-    """Time of one exact jump and draw on the model's device, without the network."""
-    process = CategoricalProcess(cosine(), model.num_classes)
-    noise = SeededNoise([(i,) for i in range(batch)], model.device)
-    x_t = process.prior((batch, *size), noise)
-    log_p0 = torch.log_softmax(torch.randn(batch, model.num_classes, *size, device=model.device), 1)
-    t, s = torch.full((batch,), 150), torch.full((batch,), 100)
-
-    def step() -> None:
-        draw_categorical(process.posterior(x_t, log_p0, t, s), noise.uniform(x_t.shape))
-
-    return median_seconds(step, repeats)[0]
-
-
 def gemm_gflops(device: torch.device, side: int = 1536) -> float:
     """What a large float32 matrix product reaches on this device now, in GFLOP/s."""
     a = torch.randn(side, side, device=device)
@@ -178,19 +186,21 @@ def gemm_gflops(device: torch.device, side: int = 1536) -> float:
 
 @contextmanager
 def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
-    """Fills {"megabytes": how far memory rose above where it stood}: of the GPU, or of this process (Linux; elsewhere
-    nan)."""
-    found = {"megabytes": float("nan")}
+    """Fills {"rise": megabytes above where memory stood, "process": the most there was}: of the GPU, or of this process
+    (Linux; elsewhere nan)."""
+    found = {"rise": float("nan"), "process": float("nan")}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         yield found
-        found["megabytes"] = (torch.cuda.max_memory_allocated(device) - before) / 2**20
+        highest = torch.cuda.max_memory_allocated(device)
+        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
         return
     if not Path("/proc/self/statm").exists():
         yield found
         return
     gc.collect()
+    give_back_memory()  # what was freed before must not hide what is taken now
     before = highest = _resident()
     done = threading.Event()
 
@@ -206,11 +216,12 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
     finally:
         done.set()
         watcher.join()
-        found["megabytes"] = (max(highest, _resident()) - before) / 2**20
+        highest = max(highest, _resident())
+        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
 
 
 def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # ---------------------------------------------------------------------- the picture

@@ -1,0 +1,50 @@
+"""`stochseg bench`: what it derives from its measurements. The command itself: tests/test_cli.py."""
+
+import sys
+
+import pytest
+import torch
+
+from stochseg.evaluation import bench
+from stochseg.evaluation.bench import Case, cost, peak_memory
+from stochseg.models import create
+
+SMALL = {
+    "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_steps": 40},
+    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 40},
+}
+
+
+@pytest.mark.parametrize(("name", "module"), [("ccdm", "denoiser"), ("ccdm-fast", "denoiser.label_tower")])
+def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
+    """With a clock that counts rows through the network: an image tower, and a first step shared by all samples, are
+    not multiplied."""
+    model = create(name, 2, 1, **SMALL[name]).eval()
+    rows = 0
+
+    def count(_, inputs, __):
+        nonlocal rows
+        rows += len(inputs[0])
+
+    model.get_submodule(module).register_forward_hook(count)
+
+    def clock(work, repeats):
+        before = rows
+        work()
+        return float(rows - before), float(rows - before)
+
+    monkeypatch.setattr(bench, "median_seconds", clock)
+    monkeypatch.setattr(bench, "gemm_gflops", lambda device: 1.0)
+    found = [cost(Case(name, model, steps=steps), (8, 8), samples=16)["core_seconds_all_steps"] for steps in (1, 4, 40)]
+    whole = 40 * 16 if name == "ccdm" else 1 + 39 * 16
+    assert found == ["", whole, whole]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory of a process is read from /proc")
+def test_memory_that_was_freed_before_does_not_hide_a_rise():
+    for _ in range(3):
+        [torch.ones(2**20) for _ in range(16)]
+    with peak_memory(torch.device("cpu")) as found:
+        [torch.ones(2**20) for _ in range(16)]
+    assert 60 < found["rise"] < 80
+    assert found["process"] > found["rise"] + 50, "libraries alone are larger"
