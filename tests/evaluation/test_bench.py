@@ -15,7 +15,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("name", "module"), [("ccdm", "denoiser"), ("ccdm-fast", "denoiser.label_tower")])
+@pytest.mark.parametrize(("name", "module"), [("ccdm", "denoiser.unet"), ("ccdm-fast", "denoiser.label_tower")])
 def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
     """With a clock that counts rows through the network: an image tower, and a first step shared by all samples, are
     not multiplied."""
