@@ -86,19 +86,23 @@ def by_image(values: Found) -> dict[tuple[int, int], np.ndarray]:
 
 
 def row_of(values: Found, most: Found) -> dict[str, object]:
-    """Scores over all that was found, and the GED against `most` on the images that both have, over all their seeds."""
-    ours, theirs = by_image(values), by_image(most)
-    means = np.mean([*ours.values()], 0)
-    pairs = np.array([(ours[key][0], theirs[key][0]) for key in ours.keys() & theirs.keys()])
+    """Scores over all that was found, and the GED against `most` on the images and seeds that both have.
+
+    seeds: how many an image has on average."""
+    scores = by_image(values)
+    common = values.keys() & most.keys()
+    ours, theirs = (by_image({key: found[key] for key in common}) for found in (values, most))
+    pairs = np.array([(ours[key][0], theirs[key][0]) for key in ours])
     difference = pairs[:, 0] - pairs[:, 1]
     error = difference.std(ddof=1) / len(pairs) ** 0.5 / pairs[:, 1].mean()
     return {
-        "images": len(ours),
-        "seeds": len({seed for seed, _ in values}),
-        **{key: round(float(value), 4) for key, value in zip(SCORES, means, strict=True)},
+        "images": len(scores),
+        "seeds": round(sum(map(len, values.values())) / len(scores), 2),
+        **{key: round(float(value), 4) for key, value in zip(SCORES, np.mean([*scores.values()], 0), strict=True)},
         "ged_16_over_most": round(float(pairs[:, 0].mean() / pairs[:, 1].mean()), 4),
         "standard_error": round(float(error), 4),
         "images_compared": len(pairs),
+        "seeds_compared": round(sum(len(values[key]) for key in common) / len(pairs), 2),
     }
 
 
