@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binomtest, chisquare
 
 from stochseg.core import GRIDS, SAMPLERS, CategoricalProcess, SeededNoise, cosine, make_grid
 from stochseg.core.samplers import corrector, sticky
@@ -115,14 +115,17 @@ def test_a_bad_grid_is_refused(name, grid):
 
 
 def marginals(name: str, grid: tuple[int, ...]) -> dict[int, float]:
-    """The denoiser knows x0: then x_s is x0 with probability alpha_bar_s + (1 - alpha_bar_s)/L. Exact binomial p-value
-    of that, for every step of the grid."""
+    """The denoiser knows x0: then x_s is x0 with probability alpha_bar_s + (1 - alpha_bar_s)/L, and the others are
+    equally likely. The smaller p-value of the two (exact binomial, chi-square) for every step of the grid."""
     truth = torch.zeros(6, 100, 100, dtype=torch.int64)
     seen: dict[int, float] = {}
 
     def look(i: int, s: int, x_s: torch.Tensor, log_p0: torch.Tensor) -> None:
         keep = PROCESS.schedule.alpha_bar[s].item()
-        seen[s] = binomtest(int((x_s == 0).sum()), x_s.numel(), keep + (1 - keep) / L).pvalue
+        kept, *others = torch.bincount(x_s.flatten(), minlength=L).tolist()
+        seen[s] = binomtest(kept, x_s.numel(), keep + (1 - keep) / L).pvalue
+        if sum(others) > 50:
+            seen[s] = min(seen[s], chisquare(others).pvalue)
 
     noise = SeededNoise(KEYS)
     x_T = PROCESS.prior(truth.shape, noise)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stochseg.errors import UserError
-from stochseg.models import create
+from stochseg.models import create, load, save
 from stochseg.models.base import SamplingOptions
 
 TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4}
@@ -38,11 +38,11 @@ def test_labels_vary_inside_the_focus_only():
 
 
 def test_the_focus_is_what_a_model_of_the_cropped_image_says():
-    whole = fast(focus=8).denoiser
-    cropped = fast().denoiser
-    x = image()[..., 12:20, 12:20]
-    x_t, t = torch.zeros(1, 8, 8, dtype=torch.int64), torch.tensor([5])
-    assert torch.equal(whole(x_t, t, whole.encode(x)), cropped(x_t, t, cropped.encode(x)))
+    x, keys = image(), [(0, 7)]  # the same randomness for both, which is otherwise that of the image
+    out = fast(focus=8).draw(x, 4, keys, 0, SamplingOptions())
+    cropped = fast().draw(x[..., 12:20, 12:20], 4, keys, 0, SamplingOptions())
+    assert torch.equal(out.labels[..., 12:20, 12:20], cropped.labels)
+    assert torch.equal(out.mean[..., 12:20, 12:20], cropped.mean)
 
 
 def test_the_loss_sees_labels_inside_the_focus_only():
@@ -79,6 +79,16 @@ def test_the_first_call_is_made_once_an_image(monkeypatch):
 def test_samples_differ_though_they_share_the_first_call():
     labels = fast().sample(image(), 6).labels
     assert (labels != labels[:, :1]).any()
+
+
+def test_the_image_is_read_once_however_many_samples_and_chunks():
+    model, seen = fast(chunk=1), []
+    for name in ("image_tower", "label_tower"):
+        tower = model.denoiser.get_submodule(name)
+        tower.register_forward_hook(lambda _, inputs, __, name=name: seen.append((name, len(inputs[0]))))
+    model.sample(image(1, 128, 128), 3, steps=4)
+    assert seen.count(("image_tower", 1)) == 1
+    assert len(seen) == 1 + 1 + 3 * 3, "then the first call, and three a sample"
 
 
 # --- noise ------------------------------------------------------------------------------------------------
@@ -160,11 +170,21 @@ def test_settling_measures_the_profile_that_the_grid_needs():
     assert all(abs(t - 10.5) <= 3 for t in grid[1:]), grid
 
 
-def test_other_grids_need_no_settling():
-    model = fast(grid="trailing")
-    before = model.config
+def test_the_profile_is_the_mean_of_the_images_whatever_their_sizes():
+    model, images = fast(), [image(), image(1, 16, 24), image() / 2, image(1, 16, 24) / 3]
+    together = model.entropy_profile(images)
+    few = fast(chunk=1).entropy_profile(images)
+    for (t, left), (_, one_by_one) in zip(together, few, strict=True):
+        assert left == pytest.approx(one_by_one, abs=1e-4), t
+    assert model.entropy_profile(images[:1]) != together
+
+
+def test_the_profile_is_kept_with_the_model(tmp_path):
+    model = fast(grid="entropy", steps=5)
     model.settle([image()])
-    assert model.config == before
+    again = load(save(model, tmp_path / "model"))
+    assert len(again.config.profile) == 20
+    assert again.config == model.config
 
 
 # --- beginning with a trained model -----------------------------------------------------------------------

@@ -63,13 +63,6 @@ def test_a_pixel_of_the_labels_reaches_the_whole_map():
     assert (difference > 0).float().mean() > 0.9
 
 
-def test_the_image_is_read_once():
-    """`forward` needs nothing of the image but the condition, whose size does not grow with the image tower."""
-    narrow, wide = (lively(tower=tower) for tower in ((8, 16, 16), (32, 32, 64)))
-    image, *_ = example(16, 16)
-    assert [x.shape for x in narrow.encode(image).tensors] == [x.shape for x in wide.encode(image).tensors]
-
-
 def test_components_are_a_mixture_whose_marginal_is_the_output():
     net = lively(components=4)
     image, x_t, t = example(9, 10)

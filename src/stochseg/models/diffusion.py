@@ -141,28 +141,30 @@ class CategoricalDiffusion(StochasticSegmenter):
     # ------------------------------------------------------------------ sampling
 
     def settle(self, images: Sequence[Tensor]) -> None:
-        """Measure the entropy profile, for a model that samples on the grid `entropy`."""
-        if self.config.grid == "entropy":
-            self.config = self.config.model_copy(update={"profile": self.entropy_profile(images)})
+        """Measure the entropy profile, so that the grid `entropy` is the model's own."""
+        self.config = self.config.model_copy(update={"profile": self.entropy_profile(images)})
 
     @torch.no_grad()
     def entropy_profile(self, images: Sequence[Tensor], *, samples: int = 4, calls: int = 50) -> Profile:
         """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images "1 c h w"."""
         left: dict[int, float] = {}
         grid = make_grid("even", self.process.schedule, min(calls, self.process.num_steps))
-
-        def look(i: int, t: int, x_t: Tensor, log_p0: Tensor) -> None:
-            left[t] = left.get(t, 0.0) - (log_p0.exp() * log_p0).nansum(1).mean().item() / len(images)
-
+        windows = [image.to(self.device)[(..., *self.window(*image.shape[-2:]))] for image in images]
         was_training = self.training
         self.eval()
-        for number, image in enumerate(images):
-            inner = image.to(self.device)[(..., *self.window(*image.shape[-2:]))]
-            noise = SeededNoise([(number, i) for i in range(samples)], self.device)
-            rows = torch.zeros(samples, dtype=torch.int64, device=self.device)
-            denoise = self._denoise(self.denoiser.encode(inner), rows, noise, None)
-            x_T = self.process.prior((samples, *inner.shape[-2:]), noise)
-            ancestral(denoise, x_T, grid, self.process, noise, look)
+        for size in {window.shape[-2:] for window in windows}:
+            alike = [number for number, window in enumerate(windows) if window.shape[-2:] == size]
+            for part in chunks(len(alike), size, max(1, self.config.chunk // samples)):
+                here = alike[part]
+
+                def look(i: int, t: int, x_t: Tensor, log_p0: Tensor, share: float = len(here) / len(images)) -> None:
+                    left[t] = left.get(t, 0.0) - share * (log_p0.exp() * log_p0).nansum(1).mean().item()
+
+                noise = SeededNoise([(number, i) for number in here for i in range(samples)], self.device)
+                rows = torch.arange(len(here), device=self.device).repeat_interleave(samples)
+                condition = self.denoiser.encode(torch.cat([windows[number] for number in here]))
+                x_T = self.process.prior((len(rows), *size), noise)
+                ancestral(self._denoise(condition, rows, noise, None), x_T, grid, self.process, noise, look)
         self.train(was_training)
         return tuple((t, round(value, 6)) for t, value in left.items())
 

@@ -41,7 +41,7 @@ class ValidationConfig(Config):
     images: int = Field(32, ge=1)
     samples: int = Field(16, ge=2)
     steps: int | None = Field(None, ge=1, description="network calls a sample; None is the model's default")
-    settle: int = Field(16, ge=0, description="images on which the best model measures its sampling grid at the end")
+    settle: int = Field(16, ge=0, description="images on which the best model measures the grid `entropy` at the end")
 
 
 class TrainConfig(Config):
