@@ -98,7 +98,12 @@ def bench(
 
 
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn.")],
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn; or with settings: 'ccdm-fast lr=1e-3'."
+        ),
+    ],
     budget: Annotated[str, typer.Option(help="Training of each: a time (20m, 90s, 1h) or steps (2000).")] = "20m",
     data: Annotated[
         Path | None, typer.Option(help="A packed store (.h5) or folder. Default: the recipes' own data.")

@@ -103,6 +103,17 @@ def test_budgets_that_are_none(text):
         parse_budget(text)
 
 
+def test_variants_of_a_method_are_methods(methods, tmp_path):
+    spaced = tmp_path / "a = b.yaml"
+    spaced.write_text((tmp_path / "good.yaml").read_text())
+    good, slow, other = run([methods[0], f"{methods[0]} lr=1e-9 batch_size=1", str(spaced)], tmp_path / "out")
+    assert good["ged"] == other["ged"] != slow["ged"]
+    settings = [json.loads(file.read_text()) for file in sorted((tmp_path / "out").glob("*/row.json"))]
+    assert len(settings) == 3
+    with pytest.raises(UserError, match="unknown key 'batchsize'"):
+        run([f"{methods[0]} batchsize=1"], tmp_path / "none")
+
+
 def test_a_method_named_twice_is_refused(methods, tmp_path):
     with pytest.raises(UserError, match="once each"):
         run([methods[0], methods[0]], tmp_path / "out")

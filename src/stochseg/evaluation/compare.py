@@ -73,7 +73,8 @@ def compare(
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
-    """Train and evaluate every method (a recipe or a model's name) within the same budget; one row each.
+    """Train and evaluate every method within the same budget; one row each. A method is a recipe or a model's name,
+    with settings of its own behind it if it has any: "ccdm-fast", "ccdm-fast lr=1e-3 model.options.components=8".
 
     A row that is finished is kept: calling again trains only what is missing. A method that fails has a row that says
     why. No method sees its validation score while training: the last weights count for all.
@@ -111,8 +112,11 @@ def compare(
     return rows
 
 
-def _config(name: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
-    config = recipe(name, overrides, data)
+def _config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
+    name, *own = method.split() or [method]
+    if not all("=" in word for word in own):  # a config file with blanks in its path
+        name, own = method, []
+    config = recipe(name, [*overrides, *own], data)
     validation = config.validation.model_copy(update={"every": 10**9, "images": 4, "samples": 2})
     return config.model_copy(update={**limits, "validation": validation})
 
