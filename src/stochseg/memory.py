@@ -16,7 +16,10 @@ def keep_freed_memory() -> bool:
     for a whole process, so the command makes it and the library does not. False where there is no glibc.
     """
     libc = _glibc()
-    return libc is not None and bool(libc.mallopt(_MMAP_THRESHOLD, _MOST) and libc.mallopt(_TRIM_THRESHOLD, _MOST))
+    if libc is None:
+        return False
+    kept = any(libc.mallopt(_MMAP_THRESHOLD, most) for most in (_MOST, 2**25))  # which older ones refuse above 32 MB
+    return kept and bool(libc.mallopt(_TRIM_THRESHOLD, _MOST))
 
 
 def give_back_memory() -> None:
