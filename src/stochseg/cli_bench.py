@@ -72,24 +72,28 @@ def bench(
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
     shown = {
-        "seconds": "seconds",
-        "core_seconds": "core seconds",
-        "core_seconds_all_steps": "with all steps",
+        "seconds": "s",
+        "core_seconds": "core s",
+        "core_seconds_all_steps": "all steps",
         "gflop": "GFLOP",
-        "gemm_share": "of GEMM peak",
+        "gemm_share": "GEMM",
         "peak_megabytes": "MB",
         f"ged_{samples}": f"GED_{samples}",
         f"hm_iou_{samples}": f"HM-IoU_{samples}",
     }
     shown = {key: name for key, name in shown.items() if key in rows[0]}
-    table.add_column("evaluations, model, sampler, grid, engine, size")
+    table.add_column("model@evaluations")
     for name in shown.values():
         table.add_column(name, justify="right")
+    varied = [key for key in ("sampler", "grid", "engine", "height") if len({row[key] for row in rows}) > 1]
     for row in rows:
-        parts = [row[key] for key in ("evaluations", "model", "sampler", "grid", "engine")]
-        case = " ".join(str(part) for part in [*parts, f"{row['height']}²"] if part)
-        table.add_row(case, *(str(row[key]) for key in shown))
+        parts = [f"{row['model']}@{row['evaluations']}", *(row[key] for key in varied)]
+        table.add_row(" ".join(map(str, parts)), *(str(row[key]) for key in shown))
     console.print(table)
+    console.print(
+        "s: wall clock; core s: over all cores; all steps: core s with all of a diffusion's steps; GEMM: share of the "
+        "speed of a large float32 matrix product; MB: rise of memory"
+    )
     if out is not None:
         write_csv(out, [{**row, **origin()} for row in rows])
         if examples is not None:

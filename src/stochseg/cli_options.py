@@ -20,7 +20,7 @@ Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps
 Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
 Engine = Annotated[
-    str, typer.Option(help="Who computes the networks: eager, compile, onnx (fastest on CPUs), bfloat16, cuda-graphs.")
+    str, typer.Option(help="Who computes the networks: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
 SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
 GridName = Annotated[

@@ -51,7 +51,7 @@ def report(
         typer.Option(help="RUN: quality against these numbers of steps, or none. Default: 2,5,10,25."),
     ] = None,
     curve_images: Annotated[int, typer.Option(min=1, help="RUN: images of that curve.")] = 20,
-    engine: Annotated[str, typer.Option(help="RUN: who computes the networks; onnx is fastest on CPUs.")] = "eager",
+    engine: Annotated[str, typer.Option(help="RUN: who computes the networks.")] = "eager",
     device: Annotated[str, typer.Option(help="RUN: auto, cpu, cuda, cuda:1, mps …")] = "auto",
 ) -> None:
     """Write one HTML page, without any other file, about predictions (outlines, readings with probabilities,
