@@ -46,8 +46,8 @@ def compiled(model: StochasticSegmenter) -> StochasticSegmenter:
 
 
 def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
-    """onnxruntime on the CPU, after some seconds of translating for the first image: faster than torch in a process that
-    gives freed memory back (`stochseg.memory`), and no slower in others. Equal to torch up to rounding: at most a
+    """onnxruntime on the CPU, after some seconds of translating for the first image. It keeps its memory, so that it is
+    faster than torch in a process that does not (`stochseg.memory`). Equal to torch up to rounding: at most a
     thousandth of the labels differ."""
     need_onnx("onnxruntime", "onnx", "onnxscript")
     if model.device.type != "cpu":
