@@ -32,7 +32,6 @@ def give_back_memory() -> None:
 def _glibc() -> ctypes.CDLL | None:
     try:
         libc = ctypes.CDLL("libc.so.6")
-        libc.gnu_get_libc_version  # noqa: B018
-    except (OSError, AttributeError):
+    except OSError:
         return None
-    return libc
+    return libc if hasattr(libc, "gnu_get_libc_version") else None
