@@ -19,7 +19,6 @@ from PIL import Image
 
 from stochseg.errors import UserError
 from stochseg.inference import Options, predict
-from stochseg.inference import predict as predict_function
 from stochseg.inference.sources import find_sources
 from stochseg.inference.stacks import read_nifti, read_picture, read_series
 from stochseg.models import load, save
@@ -579,7 +578,7 @@ def test_models_that_cannot_be_tiled_take_images_whole_up_to_a_limit(tmp_path, m
     focused = lively(focus=8)
     with pytest.raises(UserError, match="with focus 8 cannot be tiled"):
         predict(focused, [tmp_path / "a.png"], tmp_path / "out", Options(samples=2, tile=64, overlap=16))
-    here = sys.modules[predict_function.__module__]
+    here = sys.modules["stochseg.inference.plan"]
     monkeypatch.setattr(here, "TILE", 32)
     (outcome,) = predict(focused, [tmp_path / "a.png"], tmp_path / "out", Options(samples=2))
     assert "taken whole: model 'ccdm-fast' with focus 8 cannot be tiled" in outcome.notices[0]

@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
-from torch import Tensor
 
 from stochseg._version import __version__
-from stochseg.config import Config
 from stochseg.errors import UserError
-from stochseg.files import recover_folder, sha256
-from stochseg.inference.sources import FORMAT, RESULT, Source, find_sources, is_result
-from stochseg.inference.stacks import Stack, medical
-from stochseg.inference.writers import label_type, to_dicom_seg, write_result
+from stochseg.files import sha256
+from stochseg.inference.jobs import Job, is_complete, read_job
+from stochseg.inference.plan import Options, Plan
+from stochseg.inference.sources import FORMAT, Source, find_sources
+from stochseg.inference.writers import label_type, write_result
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SamplingOptions
-from stochseg.models.io import read_json
 from stochseg.types import Samples
 
 VERSION = 1
-TILE = 512
-"""Images of more pixels a side are cut into windows, if the model can be tiled."""
-WHOLE = 2048 * 2048
-"""Pixels of the largest image that a model sees at once, if it cannot be tiled."""
 AT_ONCE = 64 * 128 * 128
 """Pixels of all samples that a call is asked for, so that small images and slices share calls."""
-FAR = 20.0
-"""Normalised intensities of more standard deviations are remarked on."""
-FLAT = 0.02
-"""So are images that span fewer, without being of one grey: fractions of 1 for a model of 255 grey levels."""
-SEEN = 0.2
-"""And images of which the model labels a smaller share, because it was trained on what lies in the centre."""
-
-
-class Options(Config):
-    """How to predict; what is None is the model's or the input's own."""
-
-    samples: int = Field(16, ge=1, description="label maps to draw an image")
-    steps: int | None = Field(None, ge=1, description="network evaluations a sample")
-    sampler: str | None = None
-    grid: str | None = Field(None, description="where the network is called: even, trailing, entropy")
-    noise: str | None = Field(None, description="independent, or latin: samples that cover more")
-    seed: int = Field(0, ge=0)
-    engine: str = Field("eager", description="who computes the networks")
-    tile: int | None = Field(
-        None, ge=0, description=f"windows of so many pixels a side; None: {TILE} where the model can be tiled; 0: never"
-    )
-    overlap: int = Field(96, ge=8, description="pixels that neighbouring windows share")
-    axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """What of it the model's `sample` takes."""
-        return self.model_dump(include={"steps", "sampler", "grid", "noise"})
 
 
 @dataclass(frozen=True)
@@ -130,51 +93,6 @@ def predict(
     return outcomes
 
 
-class Plan:
-    """The model as the options want it: with its engine, and in windows for large images."""
-
-    def __init__(self, model: StochasticSegmenter, options: Options, origin: str = ""):
-        model.check_options(SamplingOptions(**options.sampling))
-        self.options, self.origin = options, origin
-        self.digest = _digest(model)
-        if options.engine != "eager":
-            from stochseg.inference.engines import with_engine
-
-            model = with_engine(model, options.engine)
-        self.model, self.tiled, self.why_whole = model, None, ""
-        if options.tile == 0:
-            return
-        try:
-            self.tiled = model.tiled(options.tile or TILE, options.overlap)
-        except UserError as error:
-            if options.tile is not None:
-                raise
-            self.why_whole = str(error)
-
-    def large(self, height: int, width: int) -> bool:
-        return self.options.tile != 0 and max(height, width) > (self.options.tile or TILE)
-
-    def model_for(self, height: int, width: int) -> StochasticSegmenter:
-        if not self.large(height, width):
-            return self.model
-        if self.tiled is not None:
-            return self.tiled
-        if height * width > WHOLE:
-            raise UserError(
-                f"{height}×{width} pixels are too many: {self.why_whole}. Images up to {WHOLE:,} pixels, such as "
-                f"2048×2048, are taken whole: make it smaller, or insist with --tile 0"
-            )
-        return self.model
-
-
-def _digest(model: StochasticSegmenter) -> str:
-    """A name for the model by its content."""
-    digest = hashlib.sha256(model.name.encode() + model.config.model_dump_json().encode())
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
-    return digest.hexdigest()
-
-
 def _make_writable(out: Path) -> None:
     """Make the folder if need be. Asked before the first sample is drawn."""
     try:
@@ -188,19 +106,6 @@ def _make_writable(out: Path) -> None:
 
 
 # ---------------------------------------------------------------------- one input after the other
-
-
-@dataclass
-class Job:
-    """An input that was read. images: "s c h w", normalised; samples: its slices' share of the calls so far."""
-
-    source: Source
-    stack: Stack
-    images: Tensor
-    files: list[dict[str, str]]
-    notices: tuple[str, ...]
-    samples: Samples | None = None
-    seconds: float = 0.0
 
 
 def _attempt(act: Callable[[], object]) -> str:
@@ -239,8 +144,8 @@ def _jobs(
                 if file.stat().st_size == 0:
                     raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
             files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
-            if overwrite or not _is_complete(folder, files, plan):
-                read.append(_read(source, files, plan))
+            if overwrite or not is_complete(folder, files, plan):
+                read.append(read_job(source, files, plan))
 
         problem = _attempt(act)
         if problem:
@@ -248,78 +153,6 @@ def _jobs(
         elif not read:
             tell(Outcome(str(source.files[0]), "kept", folder))
         yield from read
-
-
-def _is_complete(folder: Path, files: Sequence[dict[str, str]], plan: Plan) -> bool:
-    """Whether the result is there, whole. One of another image, model or options is not written over unasked."""
-    recover_folder(folder)
-    if not (folder.is_dir() and is_result(folder)):
-        return False
-    record = read_json(folder / RESULT)
-    names = record.get("files")
-    if not names or not all((folder / str(name)).is_file() for name in names):
-        return False
-    options = plan.options.model_dump(mode="json")
-    changed = [key for key, value in options.items() if record.get("options", {}).get(key) != value]
-    if record.get("model", {}).get("sha256") != plan.digest:
-        changed.append("model")
-    if [f["sha256"] for f in record.get("inputs", [])] != [f["sha256"] for f in files]:
-        changed.append("input")
-    if changed:
-        raise UserError(
-            f"{folder} holds a result of another {', '.join(changed)}; replace it with --overwrite, or give another "
-            "--out"
-        )
-    return True
-
-
-def _read(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
-    """Read and check; what cannot be sampled fails here, before any time is spent."""
-    stack, model, notices = source.read(), plan.model, []
-    if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
-        stack = replace(stack, values=stack.values[..., :-1], alpha=False)
-        notices.append("its alpha channel (opacity) was left out")
-    prepared = []
-    for number, values in enumerate(stack.values):
-        try:
-            prepared.append(model.prepare(values))
-        except UserError as error:
-            raise UserError(str(error) if len(stack.values) == 1 else f"slice {number}: {error}") from None
-    images = torch.cat(prepared)
-    height, width = images.shape[-2:]
-    plan.model_for(height, width)
-    if plan.large(height, width) and plan.tiled is None:
-        notices.append(f"taken whole: {plan.why_whole}")
-    notices += _remarks(images, stack, model)
-    if stack.headers:
-        blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
-        medical("highdicom", "writing DICOM SEG")
-        try:
-            to_dicom_seg(blank, stack.headers[:1], model.info)
-        except UserError as error:
-            stack = replace(stack, headers=())
-            notices.append(f"without fused.dcm: {error}")
-    return Job(source, stack, images, files, tuple(notices))
-
-
-def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
-    """On what can be sampled, but is hardly meant."""
-    low, high = (float(v) for v in torch.aminmax(images))
-    raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
-    ask = "what the model was trained on; are they in the same units?"
-    remarks = []
-    if max(-low, high) > FAR:
-        remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
-    elif 0 < high - low < FLAT:
-        remarks.append(f"{raw} differ by {high - low:.2g} standard deviations of {ask}")
-    height, width = images.shape[-2:]
-    rows, columns = (part.stop - part.start for part in model.window(height, width))
-    if rows * columns < SEEN * height * width:
-        remarks.append(
-            f"the model labels the central {rows}×{columns} of its {height}×{width} pixels, all others are background; "
-            "crop it around what is sought, to the size of the images the model was trained on"
-        )
-    return remarks
 
 
 def _batches(jobs: Iterable[Job], n: int) -> Iterator[list[Job]]:

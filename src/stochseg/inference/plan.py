@@ -1,0 +1,86 @@
+"""How to predict: the options, and the model as they want it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from stochseg.config import Config
+from stochseg.errors import UserError
+from stochseg.models import StochasticSegmenter
+from stochseg.models.base import SamplingOptions
+
+TILE = 512
+"""Images of more pixels a side are cut into windows, if the model can be tiled."""
+WHOLE = 2048 * 2048
+"""Pixels of the largest image that a model sees at once, if it cannot be tiled."""
+
+
+class Options(Config):
+    """How to predict; what is None is the model's or the input's own."""
+
+    samples: int = Field(16, ge=1, description="label maps to draw an image")
+    steps: int | None = Field(None, ge=1, description="network evaluations a sample")
+    sampler: str | None = None
+    grid: str | None = Field(None, description="where the network is called: even, trailing, entropy")
+    noise: str | None = Field(None, description="independent, or latin: samples that cover more")
+    seed: int = Field(0, ge=0)
+    engine: str = Field("eager", description="who computes the networks")
+    tile: int | None = Field(
+        None, ge=0, description=f"windows of so many pixels a side; None: {TILE} where the model can be tiled; 0: never"
+    )
+    overlap: int = Field(96, ge=8, description="pixels that neighbouring windows share")
+    axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What of it the model's `sample` takes."""
+        return self.model_dump(include={"steps", "sampler", "grid", "noise"})
+
+
+class Plan:
+    """The model as the options want it: with its engine, and in windows for large images."""
+
+    def __init__(self, model: StochasticSegmenter, options: Options, origin: str = ""):
+        model.check_options(SamplingOptions(**options.sampling))
+        self.options, self.origin = options, origin
+        self.digest = _digest(model)
+        if options.engine != "eager":
+            from stochseg.inference.engines import with_engine
+
+            model = with_engine(model, options.engine)
+        self.model, self.tiled, self.why_whole = model, None, ""
+        if options.tile == 0:
+            return
+        try:
+            self.tiled = model.tiled(options.tile or TILE, options.overlap)
+        except UserError as error:
+            if options.tile is not None:
+                raise
+            self.why_whole = str(error)
+
+    def large(self, height: int, width: int) -> bool:
+        return self.options.tile != 0 and max(height, width) > (self.options.tile or TILE)
+
+    def model_for(self, height: int, width: int) -> StochasticSegmenter:
+        if not self.large(height, width):
+            return self.model
+        if self.tiled is not None:
+            return self.tiled
+        if height * width > WHOLE:
+            raise UserError(
+                f"{height}×{width} pixels are too many: {self.why_whole}. Images up to {WHOLE:,} pixels, such as "
+                f"2048×2048, are taken whole: make it smaller, or insist with --tile 0"
+            )
+        return self.model
+
+
+def _digest(model: StochasticSegmenter) -> str:
+    """A name for the model by its content."""
+    digest = hashlib.sha256(model.name.encode() + model.config.model_dump_json().encode())
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return digest.hexdigest()
