@@ -47,6 +47,10 @@ def fresh_phantoms(config: TrainConfig) -> SegmentationData:
     return open_split(config.model_copy(update={"data": data}), "test")
 
 
+def _rounded(value: float | None) -> float | str:
+    return "" if value is None else round(value, 4)  # Latin samples do not tell it
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/learning-<hardware>.csv")
@@ -73,7 +77,7 @@ def main() -> None:
             "parameters": sum(p.numel() for p in model.parameters()),
         }
         settings = {"steps": case.steps, "images": arguments.images, "samples": arguments.samples}
-        rows.append({**about, **settings, **{key: round(result.metrics[key], 4) for key in REPORTED}})
+        rows.append({**about, **settings, **{key: _rounded(result.metrics.get(key)) for key in REPORTED}})
         print(rows[-1], flush=True)
     for key in ("ged_truth_unbiased", "ged_unbiased"):
         print(f"{key}: {rows[1][key]} against {rows[2][key]}, ratio {rows[1][key] / rows[2][key]:.3f}")

@@ -30,7 +30,7 @@ from stochseg.types import Example
 WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"
 PART = 20
 """Images that are kept together."""
-SCORES = ("ged_16", "ged_unbiased", "hm_iou_16")
+SCORES = ("ged_16", "hm_iou_16")
 
 
 class Part:
@@ -141,6 +141,7 @@ def main() -> None:
         return
     results = {way: values for way, folder in folders.items() if (values := found(folder))}
     most = max(results, key=lambda way: way[1])
+    results = {way: values for way, values in results.items() if values.keys() & results[most].keys()}
     every_step = load(arguments.model).config.num_steps
     table: list[dict[str, object]] = []
     curves: dict[str, dict[int, dict[str, object]]] = {}

@@ -300,16 +300,30 @@ def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, t
     assert file.with_suffix(".png").stat().st_size > 1000
 
 
-def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained):
+def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, folder_root):
     for arguments, message in (
         ((f"{trained}@9",), "steps must be between 1 and T=8, got 9"),
         ((trained, "--sampler", "euler"), "unknown sampler 'euler'"),
         ((trained, "--grid", "odd"), "unknown grid 'odd'"),
         ((trained, "--engine", "steam"), "unknown engine 'steam'"),
+        ((trained, "--noise", "pink"), "unknown noise 'pink'"),
+        ((trained, "cityscapes-30m", "--data", folder_root), "has 19 classes and 3 image channel(s), the data 2 and 1"),
     ):
         code, _, messages = run("bench", *arguments)
         assert code == 2
         assert message in messages
+
+
+def test_bench_scores_trained_weights_alone(run, trained, folder_root, tmp_path):
+    file = tmp_path / "bench.csv"
+    arguments = ("--size", 8, "-n", 2, "--data", folder_root, "--repeats", 1, "--out", file)
+    code, out, _ = run("bench", "unet-ce", f"{trained}@1", *arguments)
+    assert code == 0
+    assert f"written to {file} and {file.with_suffix('.png')}" in out
+    with file.open() as stream:
+        fresh, known = csv.DictReader(stream)
+    assert (fresh["model"], fresh["ged_2"]) == ("unet-ce", "")
+    assert float(known["ged_2"]) >= 0
 
 
 # --- stopped by the user ----------------------------------------------------------------------------------

@@ -14,14 +14,15 @@ def bench(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Run folders, saved or shipped models, or recipes (fresh weights), each with numbers of network "
-            "evaluations a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
+            help="Run folders, saved or shipped models, or recipes and models by name (with fresh weights, so without "
+            "scores), each with numbers of steps a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
             metavar="[MODEL[@STEPS]]...",
         ),
     ] = None,
     samples: Samples = 16,
     sampler: Annotated[str | None, typer.Option(help="Samplers, several by comma. Default: the model's own.")] = None,
     grid: Annotated[str | None, typer.Option(help="Time grids, several by comma. Default: the model's own.")] = None,
+    noise: Annotated[str | None, typer.Option(help="independent or latin, for all. Default: the model's own.")] = None,
     engine: Annotated[str, typer.Option(help="Engines, several by comma.")] = "eager",
     size: Annotated[str, typer.Option(help="Heights and widths of the image, several by comma.")] = "128",
     data: Annotated[Path | None, typer.Option(help="Also GED and HM-IoU on this packed store (.h5) or folder.")] = None,
@@ -42,33 +43,40 @@ def bench(
     from stochseg.data import open_path
     from stochseg.evaluation import write_figure
     from stochseg.evaluation.bench import Case, cost, origin, quality, quality_against_cost
-    from stochseg.evaluation.evaluate import write_csv
+    from stochseg.evaluation.evaluate import check_fits, write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
     from stochseg.models.devices import pick_device
+    from stochseg.models.registry import known
     from stochseg.recipes import RECIPES, fresh_model
 
     chosen = pick_device(device)
     sizes = numbers("--size", size)
+    examples = None if data is None else open_path(data, split)
     cases = []
     for text in models or ["lidc-9m@5"]:
         name, _, steps = text.partition("@")
-        network = fresh_model(name).to(chosen) if name in RECIPES else load(name, device=chosen)
+        fresh = name in RECIPES or known(name)
+        network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
+        if examples is not None:
+            check_fits(network, examples)
         for each in words(engine) or ["eager"]:
             wrapped = with_engine(network, each)
             for way, nodes, count in product(
                 words(sampler) or [None], words(grid) or [None], numbers("steps after @", steps or None) or [None]
             ):
-                network.check_options(SamplingOptions(steps=count, sampler=way, grid=nodes))
-                cases.append(Case(name, wrapped, each, way, nodes, count))
-    examples = None if data is None else open_path(data, split)
+                case = Case(name, wrapped, each, way, nodes, count, noise, trained=not fresh)
+                network.check_options(SamplingOptions(**case.options))
+                cases.append(case)
     rows = []
     for case in cases:
-        known = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)
+        scores = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)
         for side in sizes:
-            row = cost(case, (side, side), samples=samples, repeats=repeats) | known
+            row = cost(case, (side, side), samples=samples, repeats=repeats) | scores
             rows.append(row)
+            if out is not None:  # what is measured is kept, whatever happens to the next one
+                write_csv(out, [{**row, **origin()} for row in rows])
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
     shown = {
@@ -95,10 +103,10 @@ def bench(
         "speed of a large float32 matrix product; MB: rise of memory"
     )
     if out is not None:
-        write_csv(out, [{**row, **origin()} for row in rows])
-        if examples is not None:
-            picture = write_figure(quality_against_cost(rows, n=samples), out.with_suffix(".png"))
-            console.print(f"written to {out} and {picture}", **PLAIN)
+        files = [str(out)]
+        if any(row.get(f"ged_{samples}", "") != "" for row in rows):
+            files.append(str(write_figure(quality_against_cost(rows, n=samples), out.with_suffix(".png"))))
+        console.print(f"written to {' and '.join(files)}", **PLAIN)
 
 
 def compare(

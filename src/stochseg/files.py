@@ -56,7 +56,7 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> I
     old = scratch.with_name(scratch.name + ".old")
     try:
         yield scratch
-        scratch.chmod(0o755)
+        _open_up(scratch)
         if path.exists():
             os.replace(path, old)
         os.replace(scratch, path)
@@ -65,6 +65,15 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> I
             os.replace(old, path)
         shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    """Give the folder and its files the permissions that new ones have: scratch folders and safetensors begin as
+    private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def recover_folder(path: Path) -> None:

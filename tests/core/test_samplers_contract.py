@@ -171,10 +171,23 @@ def test_consecutive_maps_share_their_noise(name):
         assert ((after == before) | (after == truth)).all()
 
 
-def test_a_corrector_goes_around_any_sampler_and_changes_its_maps():
-    noise, plain = SeededNoise(KEYS), SeededNoise(KEYS)
-    grid = make_grid("even", PROCESS.schedule, 5)
-    wrapped = corrector(sticky, fraction=0.5)
-    out = wrapped(denoise, PROCESS.prior((6, H, W), noise), grid, PROCESS, noise)
-    assert out.evaluations == 9
-    assert not torch.equal(out.labels, sticky(denoise, PROCESS.prior((6, H, W), plain), grid, PROCESS, plain).labels)
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
+def test_a_corrector_draws_a_fraction_of_the_pixels_again(fraction):
+    """The network is asked twice at a step: of the pixels it sees the second time, `fraction` are drawn anew from
+    q(x_t | x0), which here leaves a label as it was with a probability that can be counted."""
+    truth, seen = torch.zeros(6, 100, 100, dtype=torch.int64), []
+
+    def watched(x_t, t):
+        seen.append((int(t[0]), x_t.clone()))
+        return PROCESS.log_onehot(truth)
+
+    noise, grid = SeededNoise(KEYS), make_grid("even", PROCESS.schedule, 5)
+    out = corrector(sticky, fraction)(watched, PROCESS.prior(truth.shape, noise), grid, PROCESS, noise)
+    assert out.evaluations == len(seen) == 9
+    for (t, before), (again, after) in zip(seen[1::2], seen[2::2], strict=True):
+        assert t == again
+        keep = PROCESS.schedule.alpha_bar[t].item()
+        right = (before == truth).double().mean().item()
+        stays = right * (keep + (1 - keep) / L) + (1 - right) * (1 - keep) / L
+        changed = int((before != after).sum())
+        assert binomtest(changed, truth.numel(), fraction * (1 - stays)).pvalue > FALSE_ALARM

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from stochseg.evaluation import bench
 from stochseg.evaluation.bench import Case, cost, peak_memory
@@ -38,6 +39,13 @@ def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
     found = [cost(Case(name, model, steps=steps), (8, 8), samples=16)["core_seconds_all_steps"] for steps in (1, 4, 40)]
     whole = 40 * 16 if name == "ccdm" else 1 + 39 * 16
     assert found == ["", whole, whole]
+
+
+def test_attention_is_counted():
+    """Twice n² d multiplications a head: once for the weights, once for the mean."""
+    with FlopCounterMode(display=False, custom_mapping=bench.ATTENTION) as counter:
+        torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 2, 4, 64, 16))
+    assert counter.get_total_flops() == 2 * 2 * (2 * 4 * 64 * 64 * 16)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory of a process is read from /proc")

@@ -105,6 +105,16 @@ def test_a_constant_model_scores_what_can_be_counted():
     assert not any(key.startswith("mode") or "truth" in key for key in m)
 
 
+def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_ones_do():
+    model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_steps=4, steps=2)
+    data = Phantoms("test", size=16, count=2)
+    free, latin = (evaluate(model, data, samples=20, noise=noise).metrics for noise in ("independent", "latin"))
+    assert free.keys() - latin.keys() == {
+        *("ged_unbiased", "ged_truth_unbiased", "ged_16", "hm_iou_16", "diversity_16")
+    }
+    assert {"ged_20", "hm_iou_20", "mode_tv", "ece_foreground"} <= latin.keys()
+
+
 def test_void_pixels_do_not_count():
     m = evaluate(Blank(Squares(void=True).info), Squares(void=True), samples=2).metrics
     assert m["miou"] == pytest.approx((112 / 120 + 0) / 2)

@@ -114,10 +114,24 @@ def test_bfloat16_draws_nearly_the_labels_of_torch(name):
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
-def test_compile_draws_the_labels_of_torch():
-    model = lively("unet-ce", base=4, multipliers=[1])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("unet-ce", {"base": 4, "multipliers": [1]}), ("ccdm-fast", {"tower": [4], "light": [4], "components": 2})],
+)
+def test_compile_draws_the_labels_of_torch(name, config):
+    model = lively(name, **config)
     copy = with_engine(model, "compile")
-    agree(model.sample(image(), 1), copy.sample(image(), 1))
+    agree(model.sample(image(), 2), copy.sample(image(), 2))
+
+
+@pytest.mark.parametrize("order", ["engine first", "windows first"])
+def test_engines_compute_what_windows_see(order):
+    model, x = lively("ccdm-fast", focus=None), image(1, 60, 24)
+    tiled = model.tiled(40, 8)
+    both = with_engine(model, "bfloat16").tiled(40, 8) if order == "engine first" else with_engine(tiled, "bfloat16")
+    got, expected = both.sample(x, 4, steps=1), tiled.sample(x, 4, steps=1)
+    agree(expected, got, BFLOAT16_CALL)
+    assert not torch.equal(got.mean, expected.mean), "nothing was rounded"
 
 
 # --- the copy and its original ----------------------------------------------------------------------------

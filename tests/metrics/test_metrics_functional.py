@@ -422,16 +422,17 @@ def test_ece_equals_torchmetrics(num_classes: int) -> None:
     assert ece(calibration_bins(mean, raters)).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_foreground_bins_count_every_label_of_every_pixel():
+@pytest.mark.parametrize("at_least", [0.0, 0.35])
+def test_foreground_bins_count_every_label_of_every_pixel(at_least):
     mean = torch.rand(2, 3, 4, 5).softmax(1)
     raters = torch.randint(3, (2, 4, 4, 5))
     mask = torch.rand(2, 4, 4, 5) > 0.3
-    bins = foreground_bins(mean, raters, 5, mask)
+    bins = foreground_bins(mean, raters, 5, mask, at_least)
     count, said, chosen = np.zeros(5), np.zeros(5), np.zeros(5)
     for b, k, y, x in np.ndindex(2, 4, 4, 5):
         for label in (1, 2):
             p = mean[b, label, y, x].item()
-            if mask[b, k, y, x]:
+            if mask[b, k, y, x] and p >= at_least:
                 count[int(p * 5)] += 1
                 said[int(p * 5)] += p
                 chosen[int(p * 5)] += raters[b, k, y, x] == label

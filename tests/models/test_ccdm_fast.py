@@ -214,6 +214,46 @@ def test_a_head_of_another_number_of_classes_begins_afresh():
     assert not any("image_tower" in name for name in fresh)
 
 
+@pytest.mark.parametrize(("classes", "components", "kept"), [(2, 2, 7), (3, 2, 0), (2, 4, 0)])
+def test_new_components_part_from_the_beginning(classes, components, kept):
+    """The count of training steps comes with a head that is taken over, and not to one that begins afresh."""
+    source, model = fast(2, components=2), fast(classes, components=components)
+    source.updates.fill_(7)
+    model.adopt(source)
+    assert model.updates.item() == kept
+
+
+# --- which steps are trained ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t_power", [1.0, 2.0])
+def test_training_prefers_noisy_steps_by_t_power(t_power, monkeypatch):
+    model, seen = fast(t_power=t_power, draws=4, num_steps=10), []
+    monkeypatch.setattr(model, "_terms", lambda x0, x_t, t, valid, condition: seen.append(t) or torch.zeros(()))
+    for i in range(40):
+        model(image(25, 4, 4), torch.zeros(25, 1, 4, 4, dtype=torch.int64), keys=[(i, k) for k in range(25)])
+    found = torch.bincount(torch.cat(seen), minlength=11)[1:] / 4000
+    edges = (torch.arange(11) / 10) ** t_power
+    torch.testing.assert_close(found, edges.diff(), atol=0.02, rtol=0)
+
+
+def test_the_bound_is_the_same_whatever_steps_are_preferred():
+    """With t drawn by t_power, its terms are weighted by how much rarer t was drawn: the mean over t stays."""
+    x0 = torch.randint(2, (1, 4, 4), generator=torch.Generator().manual_seed(3))
+    means = []
+    for t_power in (1.0, 2.0, 3.0):
+        model = fast(objective="kl", t_power=t_power, num_steps=10).double()
+        condition, rows = model.denoiser.encode(image(1, 4, 4).double()), torch.zeros(1, dtype=torch.int64)
+        share = ((torch.arange(11) / 10).double() ** t_power).diff()  # how often t = 1..10 is drawn
+        with torch.no_grad():
+            terms = [
+                model._terms(x0, 1 - x0, torch.tensor([t]), None, condition[rows]).item() * share[t - 1].item()
+                for t in range(1, 11)
+            ]
+        means.append(sum(terms))
+    assert means == pytest.approx([means[0]] * 3, rel=1e-6)
+
+
 def test_a_model_of_another_kind_is_refused():
     with pytest.raises(UserError, match="no weight of the 'unet-ce' model fits"):
         fast().adopt(create("unet-ce", 2, 1, base=8, multipliers=(1,), blocks=1, attention=()))

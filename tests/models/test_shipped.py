@@ -1,5 +1,7 @@
 """Models in the box: they load by name, fit, sample, and come with a card."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -35,8 +37,17 @@ def test_it_fits_and_has_a_card(name):
         assert word in card, word
 
 
-def test_a_folder_of_that_name_goes_first(tmp_path, monkeypatch):
+@names
+def test_it_knows_where_its_entropy_falls(name):
+    profile = stochseg.load(name).config.profile
+    assert len(profile) > 10
+    assert min(profile)[1] < max(profile)[1]
+
+
+def test_a_model_of_that_name_goes_first_and_any_other_folder_does_not_matter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "lidc").mkdir()
+    assert stochseg.load("lidc").config.components == 8
     tiny = stochseg.create("ccdm-fast", 3, 2, tower=[4], light=[4])
     stochseg.save(tiny, tmp_path / "lidc")
     assert stochseg.load("lidc").num_classes == 3
@@ -55,3 +66,15 @@ def test_half_size_weights_are_nearly_the_same_model(tmp_path):
     for key, value in a.items():
         torch.testing.assert_close(b[key], value, rtol=1e-3, atol=1e-6)
         assert b[key].dtype == value.dtype
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
+def test_a_saved_model_may_be_read_by_whom_the_umask_lets(tmp_path, mask, file, folder):
+    before = os.umask(mask)
+    try:
+        saved = stochseg.save(stochseg.create("ccdm-fast", 2, 1, tower=[4], light=[4]), tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert saved.stat().st_mode & 0o777 == folder
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {file}

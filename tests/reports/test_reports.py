@@ -324,7 +324,7 @@ def test_page_of_a_run(run, trained):
         assert f"{result.metrics[key]:.4f}" in page.text
     assert "0.1235" in page.text
     assert "earlier: 9 images, n = 4" in page.text
-    order = np.argsort([row["ged_unbiased"] for row in result.images], kind="stable")
+    order = np.argsort([row["ged_4"] for row in result.images], kind="stable")
     for kind, place in (("Best", order[0]), ("Worst", order[-1])):
         assert f"{kind}: {result.images[place]['id']}" in page.words
     for steps in (1, 3):
@@ -368,7 +368,7 @@ def test_cases_are_drawn_again_as_they_were_counted(model, tmp_path):
 )
 def test_no_case_is_shown_twice(count, kinds):
     scores = RNG.permutation(count) / 10
-    result = type("Result", (), {"images": [{"ged_unbiased": score} for score in scores]})
+    result = type("Result", (), {"images": [{"ged_4": score} for score in scores], "settings": {"samples": 4}})
     cases = _cases(result)
     assert [kind for kind, _ in cases] == kinds
     assert len({i for _, i in cases}) == len(cases)

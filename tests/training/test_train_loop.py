@@ -416,6 +416,12 @@ def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_pat
     train(more, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))
 
 
+def test_the_best_model_keeps_where_its_entropy_falls(tiny_run, tmp_path):
+    run = train(tiny_run("steps=2", "validation.settle=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
+    steps = [t for t, _ in load(run / "best").config.profile]
+    assert (steps[0], steps[-1]) == (8, 1)
+
+
 def test_a_run_begins_with_the_weights_of_another(tiny_run, tmp_path):
     train(tiny_run("steps=2"), tmp_path / "first", device="cpu")
     start = f"start_from={tmp_path / 'first'}"

@@ -52,15 +52,15 @@ def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
     """Each call comes when the entropy of p0 has fallen by another K-th of its whole fall.
 
     A sample takes its mode where the entropy falls: that is where calls are worth their cost. Without a `profile` of
-    the model itself the fall is taken to be the `TYPICAL` one.
+    the model itself, or with one that shows no fall (of a network that has learned nothing yet), it is taken to be the
+    `TYPICAL` one.
     """
     t = np.arange(schedule.num_steps, -1, -1, dtype=float)
+    fallen = np.zeros(1)
     if profile:
         known, left = (np.array(column, dtype=float) for column in zip(*sorted(profile), strict=True))
         fallen = np.maximum.accumulate(left[-1] - np.interp(t, known, left))  # samples may show it rise on its way
-        if not fallen[-1] > 0:
-            raise UserError("the profile of this model shows no fall of the entropy; take the grid even or trailing")
-    else:
+    if not fallen[-1] > 0:
         alpha_bar, share = np.array(TYPICAL).T
         fallen = np.interp(schedule.alpha_bar.flip(0).numpy(), alpha_bar, share)
     # A slope of next to nothing makes the fall strict, so that it can be inverted.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from stochseg._version import __version__
 from stochseg.data import SegmentationData
@@ -39,14 +39,24 @@ class Case:
     sampler: str | None = None
     grid: str | None = None
     steps: int | None = None
+    noise: str | None = None
+    trained: bool = True
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"steps": self.steps, "sampler": self.sampler, "grid": self.grid}
+        return {"steps": self.steps, "sampler": self.sampler, "grid": self.grid, "noise": self.noise}
 
     def default(self, option: str) -> Any:
         """What the model takes where the case does not say."""
         return getattr(self, option) or getattr(self.model.config, option, None) or ""
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+"""What torch's own count of FLOPs leaves out."""
 
 
 def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -> dict[str, Any]:
@@ -70,13 +80,14 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
-    total = getattr(model.config, "num_steps", out.evaluations)
-    all_steps: float | str = round(core_seconds, 3) if total == out.evaluations else ""
-    if total > out.evaluations > 1:
+    total = getattr(model.config, "num_steps", None)
+    steps = case.default("steps") or total
+    all_steps: float | str = round(core_seconds, 3) if total in (None, steps) else ""
+    if total is not None and total > steps > 1:
         options = replace(case, steps=1).options
         _, first = median_seconds(lambda: model.sample(image, samples, **options), repeats)
-        all_steps = round(first + (core_seconds - first) * (total - 1) / (out.evaluations - 1), 3)
-    with FlopCounterMode(display=False) as counter:  # which sees plain torch alone
+        all_steps = round(first + (core_seconds - first) * (total - 1) / (steps - 1), 3)
+    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:  # which sees plain torch alone
         with_engine(model, "eager").sample(image, samples, **case.options)
     gflop = counter.get_total_flops() / 1e9
     return {
@@ -84,6 +95,7 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         "engine": case.engine,
         "sampler": case.default("sampler"),
         "grid": case.default("grid"),
+        "noise": case.default("noise"),
         "evaluations": out.evaluations,
         "samples": samples,
         "height": size[0],
@@ -100,19 +112,23 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
 
 def quality(
     case: Case, data: SegmentationData, *, samples: int, limit: int | None, seeds: int
-) -> dict[str, float | int]:
-    """GED, HM-IoU and calibration on data, averaged over sampling seeds, and how much they vary between seeds."""
+) -> dict[str, float | int | str]:
+    """GED, HM-IoU and calibration on data, averaged over sampling seeds, and how much they vary between seeds; blanks
+    for a model that was not trained."""
+    keys = [f"ged_{samples}", f"hm_iou_{samples}", f"diversity_{samples}", "ged_unbiased", "ece", "brier"]
+    deviation = f"{keys[0]}_deviation"
+    row: dict[str, float | int | str] = {"images": "", "seeds": seeds, **dict.fromkeys(keys, ""), deviation: ""}
+    if not case.trained:
+        return row
     runs = [
         evaluate(case.model, data, samples=samples, limit=limit, seed=seed, keep=0, **case.options)
         for seed in range(seeds)
     ]
-    keys = [f"ged_{samples}", "ged_unbiased", f"hm_iou_{samples}", f"diversity_{samples}", "ece", "brier"]
-    row: dict[str, float | int] = {"images": runs[0].settings["images"], "seeds": seeds}
-    for key in keys:
-        values = [run.metrics[key] for run in runs]
-        row[key] = round(float(np.mean(values)), 5)
-        if key == keys[0] and seeds > 1:
-            row[f"{key}_deviation"] = round(float(np.std(values, ddof=1)), 5)
+    row["images"] = runs[0].settings["images"]
+    for key in runs[0].metrics.keys() & set(keys):
+        row[key] = round(float(np.mean([run.metrics[key] for run in runs])), 5)
+    if seeds > 1:
+        row[deviation] = round(float(np.std([run.metrics[keys[0]] for run in runs], ddof=1)), 5)
     return row
 
 
@@ -229,20 +245,24 @@ def _resident() -> int:
 
 def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
     """GED_n and HM-IoU_n against the seconds that n samples take (log scale), one line a model, engine and sampler; the
-    number of network evaluations stands beside each point. The strided rule of the released code is dashed."""
+    number of network evaluations stands beside each point. The strided rule of the released code is dashed. Rows
+    without scores, of models that were not trained, are left out."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        lines.setdefault(tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid")), []).append(row)
+        if row[f"ged_{n}"] != "":
+            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise"))
+            lines.setdefault(way, []).append(row)
     for axis, key, title in zip(
         figure.subplots(1, 2),
         (f"ged_{n}", f"hm_iou_{n}"),
         (f"GED$_{{{n}}}$ (lower is better)", f"HM-IoU$_{{{n}}}$ (higher is better)"),
         strict=True,
     ):
-        for (model, engine, sampler, grid), points in lines.items():
+        for (model, engine, sampler, grid, noise), points in lines.items():
             points = sorted(points, key=lambda row: row["evaluations"])
-            label = ", ".join(word for word in (model, sampler, grid, engine) if word and word != "eager")
+            words = (model, sampler, grid, engine, noise)
+            label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
             style = "s--" if sampler == "one_step_kernel" else "o-"
             axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)
             for p in points:

@@ -22,6 +22,7 @@ from stochseg.evaluation.evaluate import evaluate, write_csv
 from stochseg.evaluation.figures import comparison_grid, write_figure
 from stochseg.files import write_text
 from stochseg.models import StochasticSegmenter, load
+from stochseg.models.devices import pick_device
 from stochseg.recipes import recipe
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.types import Example, Samples
@@ -98,8 +99,8 @@ def compare(
     }
     rows = []
     for name, config in configs.items():
-        folder = out / re.sub(r"[^\w.-]+", "-", name)
-        row = _finished(folder / ROW, settings)
+        folder = out / _folder(name)
+        row = _finished(folder / ROW, {"method": name, **settings})
         if row is None:
             console.print(f"{name}: training for {budget}", highlight=False)
             row = _run(name, config, folder, split, samples, limit, steps, device)
@@ -117,8 +118,14 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
     if not all("=" in word for word in own):  # a config file with blanks in its path
         name, own = method, []
     config = recipe(name, [*overrides, *own], data)
-    validation = config.validation.model_copy(update={"every": 10**9, "images": 4, "samples": 2})
+    # The last weights count, whatever their validation: it is made as small as it gets.
+    least = {"every": 10**9, "images": 1, "samples": 2, "steps": 1, "settle": 0}
+    validation = config.validation.model_copy(update=least)
     return config.model_copy(update={**limits, "validation": validation})
+
+
+def _folder(method: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", method)
 
 
 def _finished(file: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -126,7 +133,7 @@ def _finished(file: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     if not file.exists():
         return None
     row = json.loads(file.read_text())
-    earlier = row.pop("settings")
+    earlier = {"method": row["method"], **row.pop("settings")}
     changed = sorted(key for key in settings if earlier.get(key) != settings[key])
     if changed:
         before, now = (", ".join(str(values.get(key)) for key in changed) for values in (earlier, settings))
@@ -150,9 +157,11 @@ def _run(
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
     try:
         train(config, folder / "run", resume=True, device=device, console=Console(quiet=True))
-        model = load(folder / "run" / "last", device=device if device != "auto" else "cpu")
+        model = load(folder / "run" / "last", device=pick_device(device))
         progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
         examples = open_split(config, split)
+        if getattr(model.config, "grid", None) == "entropy":
+            model.settle([examples[i].image[None] for i in spread(len(examples), 16)])
         result = evaluate(model, examples, samples=samples, limit=limit, steps=_at_most(steps, model), keep=0)
         metrics = result.metrics
         row |= {
@@ -160,7 +169,7 @@ def _run(
             "train_steps": progress["step"],
             "train_minutes": round(progress["seconds"] / 60, 2),
             "ged": metrics[f"ged_{samples}"],
-            "ged_unbiased": metrics["ged_unbiased"],
+            "ged_unbiased": metrics.get("ged_unbiased", math.nan),
             "hm_iou": metrics[f"hm_iou_{samples}"],
             "diversity": metrics[f"diversity_{samples}"],
             "miou": metrics["miou"],
@@ -254,11 +263,7 @@ def _write_grid(
     rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, steps: int | None, images: int = 3
 ) -> None:
     """samples-1.png ...: for a few images the samples of every method, a row each."""
-    folders = {
-        row["method"]: out / re.sub(r"[^\w.-]+", "-", row["method"]) / "run" / "last"
-        for row in rows
-        if not row["problem"]
-    }
+    folders = {row["method"]: out / _folder(row["method"]) / "run" / "last" for row in rows if not row["problem"]}
     if not folders:
         return
     # Images whose raters disagree show most.

@@ -26,6 +26,7 @@ from stochseg.metrics import (
     confusion_matrix,
     diversity_from_iou,
     ece,
+    foreground_bins,
     ged_from_iou,
     hm_iou_from_iou,
     iou_blocks,
@@ -38,6 +39,8 @@ from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
+UNBIASED = ("ged_unbiased", "ged_truth_unbiased")
+"""What independent samples alone can tell."""
 
 
 @dataclass
@@ -77,7 +80,9 @@ def evaluate(
 ) -> Evaluation:
     """Draw `samples` label maps for each image (or for `limit` of them, evenly spread) and compare with the raters.
 
-    GED_n and HM-IoU_n for every n of the literature up to `samples` use the first n of the same draws.
+    GED_n and HM-IoU_n for every n of the literature up to `samples` use the first n of the same draws, and the unbiased
+    GED takes all draws to be independent: where they share out the probabilities (Latin noise) there are only GED_n and
+    HM-IoU_n with n = `samples`.
     each: is shown every image's number in the data, its batch of one and its samples.
     """
     if samples < 2:
@@ -86,16 +91,14 @@ def evaluate(
         raise UserError("evaluate: the split is empty")
     if limit is not None and limit < 1:
         raise UserError(f"evaluate: limit must be at least 1, got {limit}")
-    if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
-        raise UserError(
-            f"the model has {model.num_classes} classes and {model.image_channels} image channel(s), the data "
-            f"{data.info.num_classes} and {data.info.image_channels}; evaluate a model on data like its own"
-        )
+    check_fits(model, data)
     options = {"steps": steps, "sampler": sampler, "grid": grid, "noise": noise}
     model.check_options(SamplingOptions(**options))
-    counts = sorted({n for n in SAMPLE_COUNTS if n <= samples} | {samples})
+    settings = {key: getattr(model.config, key, None) if value is None else value for key, value in options.items()}
+    independent = settings["noise"] in (None, "independent")
+    counts = sorted({n for n in SAMPLE_COUNTS if n <= samples and independent} | {samples})
     chosen = spread(len(data), len(data) if limit is None else limit)
-    rows, kept, bins, confusion, squares = [], [], [], [], []
+    rows, kept, bins, marked, confusion, squares = [], [], [], [], [], []
     for done, i in enumerate(chosen):
         example = data[i]
         image = for_model(example.image, data.info, model.info)
@@ -104,8 +107,12 @@ def evaluate(
         seconds = time.perf_counter() - began
         batch = Batch.collate([example], data.info.ignore)
         truth = data.truth(i) if isinstance(data, KnownTruth) else None
-        rows.append({"id": example.id, **_image_metrics(out, batch, counts, truth), "seconds_per_image": seconds})
+        scores = _image_metrics(out, batch, counts, truth)
+        if not independent:
+            scores = {key: value for key, value in scores.items() if key not in UNBIASED}
+        rows.append({"id": example.id, **scores, "seconds_per_image": seconds})
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
+        marked.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=0.01))
         squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
         confusion.append(_confusion(out, example.labels, data.info.ignore))
         if each is not None:
@@ -119,15 +126,18 @@ def evaluate(
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in numbers}
     metrics["miou"] = miou(torch.stack(confusion).sum(0)).item()
     metrics["ece"] = ece(sum(bins[1:], start=bins[0])).item()
+    foreground = sum(marked[1:], start=marked[0])
+    if foreground.count.sum() > 0:  # a model that sees nothing anywhere has none
+        metrics["ece_foreground"] = ece(foreground).item()
     total, counted = torch.cat(squares, dim=1).sum(1).tolist()
     metrics["brier"] = total / counted
     metrics["evaluations_per_sample"] = float(out.evaluations)
     settings = {
+        **settings,
         "model": model.name,
         "data": data.info.name,
         "images": len(chosen),
         "samples": samples,
-        **{key: getattr(model.config, key, None) if value is None else value for key, value in options.items()},
         "steps": out.evaluations,
         "seed": seed,
         "stochseg": __version__,
@@ -141,6 +151,15 @@ def evaluate(
     if modes is not None:
         metrics["mode_tv_overall"] = float(abs(modes.truth.mean(0) - modes.frequency.mean(0)).sum() / 2)
     return Evaluation(metrics, rows, settings, kept, modes)
+
+
+def check_fits(model: StochasticSegmenter, data: SegmentationData) -> None:
+    """UserError for data of other classes or image channels than the model's."""
+    if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
+        raise UserError(
+            f"the model {model.name!r} has {model.num_classes} classes and {model.image_channels} image channel(s), "
+            f"the data {data.info.num_classes} and {data.info.image_channels}; evaluate a model on data like its own"
+        )
 
 
 def for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
@@ -213,6 +232,7 @@ NAMES = {
     "diversity_unbiased": "diversity, unbiased in n",
     "miou": "mIoU of the fused map",
     "ece": "calibration error (ECE)",
+    "ece_foreground": "ECE of foreground labels given 1% or more",
     "brier": "Brier score",
     "ged_truth_unbiased": "GED to the known truth, unbiased in n",
     "mode_tv": "mode frequencies, total variation to the truth",

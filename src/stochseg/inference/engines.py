@@ -59,8 +59,8 @@ def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
 
 
 def bfloat16(model: StochasticSegmenter) -> StochasticSegmenter:
-    """Convolutions and products in 16 bits, with outputs back in float32: about twice as fast on GPUs and on CPUs that
-    have such instructions, slower on others.
+    """Convolutions and products in 16 bits, with outputs back in float32: up to half again as fast on CPUs that have
+    such instructions, more on GPUs, slower on others.
 
     Labels change where two are nearly as likely: in at most 2% of the pixels by one network call, and in more (up to
     10% with random weights) by a chain of calls, in which each change is seen by the next. They are other samples of

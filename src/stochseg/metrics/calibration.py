@@ -47,20 +47,22 @@ def calibration_bins(mean: Tensor, raters: Tensor, bins: int = 15, mask: Tensor 
     return _binned(bins, confidence, mask.sum(1), ((raters == label[:, None]) & mask).sum(1))
 
 
-def foreground_bins(mean: Tensor, raters: Tensor, bins: int = 10, mask: Tensor | None = None) -> CalibrationBins:
+def foreground_bins(
+    mean: Tensor, raters: Tensor, bins: int = 10, mask: Tensor | None = None, at_least: float = 0.0
+) -> CalibrationBins:
     """Sort every foreground label of every pixel by the probability it was given; a rater who chose it makes it right.
 
     mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted. Unlike
     `calibration_bins`, which knows the top label alone, this sees the doubtful pixels of a small class beside a large
-    background.
+    background. at_least: labels of a smaller probability are not counted, so that plain background does not hide them.
     """
     raters, mask = _check_calibration(mean, raters, mask)
     confidence = mean[:, 1:].double()
-    counted = mask.sum(1, keepdim=True).expand_as(confidence)
+    counted = mask.sum(1, keepdim=True) * (confidence >= at_least)
     correct = torch.zeros_like(counted)
     for label in range(1, mean.shape[1]):
         correct[:, label - 1] = (raters == label).sum(1)  # a rater who is not counted has label 0
-    return _binned(bins, confidence, counted, correct)
+    return _binned(bins, confidence, counted, correct * (confidence >= at_least))
 
 
 def ece(bins: CalibrationBins) -> Tensor:

@@ -178,7 +178,8 @@ class StochasticSegmenter(nn.Module):
         """Draw n plausible label maps an image.
 
         image: a numpy array "h w" or "h w c" or a PIL image with raw intensities, or a tensor "b c h w" already
-        normalised. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbours.
+        normalised. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbours; with Latin
+        noise, where the n samples share out the probabilities, on n too.
         steps, sampler, grid, noise: for iterative models; None takes the model's defaults.
         """
         if n < 1:

@@ -79,6 +79,8 @@ class CCDMFast(CategoricalDiffusion):
     def adopt(self, source: StochasticSegmenter) -> list[str]:
         """A head of one map also begins one of several components: all alike, but some see more and some less."""
         fresh = super().adopt(source)
+        if self.config.components > 1 and any(".head." in name or ".share." in name for name in fresh):
+            self.updates.zero_()  # new components part from each other slowly, however long the source was trained
         if not isinstance(source, CCDMFast) or not source.config.components == 1 < self.config.components:
             return fresh
         if not self.denoiser.label_tower.grow(source.denoiser.label_tower):

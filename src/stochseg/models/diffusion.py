@@ -67,7 +67,8 @@ class CategoricalDiffusion(StochasticSegmenter):
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         """Noise is drawn for the whole image and the windows are joined at every step, so samples have no seams."""
-        return self._with(denoiser=Tiled(self.denoiser, tile, overlap))
+        hot = tuple(name.replace("denoiser.", "denoiser.inner.", 1) for name in self.hot)
+        return self._with(denoiser=Tiled(self.denoiser, tile, overlap), hot=hot)
 
     def check_options(self, options: SamplingOptions) -> None:
         self._plan(options)
@@ -91,7 +92,10 @@ class CategoricalDiffusion(StochasticSegmenter):
             "loop": "x_T is uniform over the labels. For each t of the grid, with s the entry after it (0 after the "
             "last): the modules give logits of x0 from x_t and t, where there are several components those of one that "
             "is drawn by its probability; log_p0 is their log-softmax over labels; x_s is drawn by the rule. The "
-            "labels are the arg-max of the last log_p0; outside the window they are 0.",
+            "labels are the arg-max of the last log_p0; outside the window they are 0. share_first: the first call, "
+            "which sees noise alone, may be made once for all samples of an image. noise: latin means that the n "
+            "samples of an image share out [0, 1) evenly in every uniform number that they draw, each sample alone "
+            "being as with independent ones.",
             "rule": inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler)),
             "denoiser": inspect.getdoc(type(self.denoiser)),
             "num_classes": self.num_classes,

@@ -96,14 +96,14 @@ def shipped() -> tuple[str, ...]:
 
 def find_model(path: Path) -> Path:
     """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
-    if not path.exists() and str(path) in shipped():
-        return SHIPPED / path
     candidates = [path, path / "best", path / "last"]
     for folder in candidates:
         recover_folder(folder)
     for folder in candidates:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
+    if str(path) in shipped():  # whatever else has that name here, such as a folder of data
+        return SHIPPED / path
     if not path.exists():
         raise UserError(
             f"no model at {path}: no such folder; give a run folder, a folder written by stochseg.save, or the name of "

@@ -198,6 +198,7 @@ MEANING = {
     "ged_unbiased": "GED as it would be with endless samples",
     "miou": "overlap of the most probable map with each rater",
     "ece": "how far probabilities of pixels are from the truth, on average; 0 is perfect",
+    "ece_foreground": "the same of labels that mark something and are given 1% or more, without the plain background",
     "brier": "squared error of the probabilities, from 0 to 2",
     "mode_tv": "how far frequencies of readings are from the known ones, image by image; 0 is perfect",
 }
@@ -317,7 +318,8 @@ def _curve(
 
 def _cases(result: Evaluation) -> list[tuple[str, int]]:
     """(kind, row) of the best, median and worst images by GED, no image twice."""
-    order = np.argsort([row["ged_unbiased"] for row in result.images], kind="stable").tolist()
+    key = f"ged_{result.settings['samples']}"
+    order = np.argsort([row[key] for row in result.images], kind="stable").tolist()
     count = min(CASES, max(1, len(order) // 3))
     middle = (len(order) - count) // 2
     kinds = {"Best": order[:count], "Median": order[middle : middle + count], "Worst": order[-count:]}
@@ -359,13 +361,13 @@ def _contents(images: Sequence[tuple[str, int, ImageReport]], result: Evaluation
     rows = []
     for kind, i, image in images:
         row = result.images[i]
-        scores = [f"{row[key]:.3f}" for key in ("ged_unbiased", f"ged_{n}", f"hm_iou_{n}", "diversity_unbiased")]
+        scores = [f"{row[key]:.3f}" for key in (f"ged_{n}", f"hm_iou_{n}", "diversity_unbiased")]
         theirs = seen.disagreement[i]
         rows.append([f"{kind}: {image.name}", *scores, "" if np.isnan(theirs) else f"{theirs:.3f}"])
-    head = ["image", "GED, unbiased", f"GED, n = {n}", f"HM-IoU, n = {n}", "samples differ", "raters differ"]
+    head = ["image", f"GED, n = {n}", f"HM-IoU, n = {n}", "samples differ", "raters differ"]
     return Section(
         "Best, median and worst images",
-        f"By unbiased GED of all {len(result.images)}; each is shown below.",
+        f"By the GED of all {len(result.images)}; each is shown below.",
         table=Table(head, rows, [f"case-{i + 1}" for i in range(len(rows))]),
     )
 
@@ -375,6 +377,6 @@ def _scores(result: Evaluation, seen: Collector, i: int) -> str:
     theirs = seen.disagreement[i]
     raters = "" if np.isnan(theirs) else f"; two raters differ by {theirs:.3f}"
     return (
-        f"GED {row['ged_unbiased']:.3f} unbiased, {row[f'ged_{n}']:.3f} of {n} samples. Two samples differ by "
-        f"{row['diversity_unbiased']:.3f} (1 − IoU){raters}."
+        f"GED {row[f'ged_{n}']:.3f} of {n} samples. Two samples differ by {row['diversity_unbiased']:.3f} (1 − IoU)"
+        f"{raters}."
     )

@@ -9,7 +9,7 @@ from stochseg.errors import UserError
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether this device computes in bfloat16 itself, which doubles the speed; where it is emulated it costs time."""
+    """Whether this device computes in bfloat16 itself, which saves time; where it is emulated it costs time."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":

@@ -1,0 +1,48 @@
+"""The scores of a model in the box: the table of its card.
+
+python benchmarks/shipped.py lidc data/lidc.h5
+
+Default settings with three sampling seeds, and the same with independent noise, which alone tells the unbiased GED.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness import write_csv
+from stochseg.data import open_path
+from stochseg.evaluation import evaluate
+from stochseg.memory import keep_freed_memory
+from stochseg.models import load
+
+SCORES = (
+    *("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier"),
+    "seconds_per_image",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    model, data = load(arguments.model), open_path(arguments.data, "val")
+    rows: list[dict[str, object]] = []
+    for noise in dict.fromkeys((model.config.noise, "independent")):
+        for seed in range(arguments.seeds):
+            result = evaluate(model, data, samples=16, limit=arguments.limit, noise=noise, seed=seed, keep=0)
+            about = {key: result.settings[key] for key in ("images", "sampler", "grid", "steps", "noise", "seed")}
+            scores = {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
+            rows.append({"model": arguments.model, **about, **scores})
+            print(rows[-1], flush=True)
+            path = write_csv(f"{arguments.model}-val", rows, arguments.out)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
