@@ -66,8 +66,9 @@ def demo(out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs
 
 
 @app.command(
-    epilog="Recipes: phantom-tiny (synthetic, minutes on two cores); small (for data of your own); lidc-9m, lidc-41m, "
-    "cityscapes-30m (the paper's; they need their data and a GPU). Several GPUs: "
+    epilog="Recipes: phantom-tiny (synthetic, minutes on two cores); small (for data of your own); lidc-fast-s (LIDC, "
+    "an hour and a half on two cores), lidc-fast-m, lidc-fast-l (larger, for a GPU); lidc-9m, lidc-41m, "
+    "cityscapes-30m (the paper's; they need their data and a GPU). Any model trains by its own name. Several GPUs: "
     "torchrun --nproc-per-node 4 -m stochseg train …"
 )
 def train(

@@ -35,7 +35,7 @@ class SamplerOutput:
 
 
 class Sampler(Protocol):
-    """Draws x0, starting from x_T, with one network call an entry of the grid."""
+    """Draws x0, starting from x_T, with one network call an entry of the grid (a corrector: two, but for the first)."""
 
     def __call__(
         self,
