@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stochseg.data import open_path, spread
 from stochseg.models import load, save
-from stochseg.models.io import SHIPPED, WEIGHTS
+from stochseg.models.io import SHIPPED
 
 LIMIT_MEGABYTES = 16
 
@@ -33,10 +33,10 @@ def main() -> None:
         model.config = type(model.config).model_validate(values)
     data = open_path(arguments.data, "val")
     model.settle([data[i].image[None] for i in spread(len(data), arguments.images)])
-    folder = save(model, SHIPPED / arguments.name, half=True)
-    megabytes = (folder / WEIGHTS).stat().st_size / 1e6
+    megabytes = 2 * sum(tensor.numel() for tensor in model.state_dict().values()) / 1e6
     if megabytes > LIMIT_MEGABYTES:
-        raise SystemExit(f"{folder}: {megabytes:.1f} MB, at most {LIMIT_MEGABYTES} are shipped")
+        raise SystemExit(f"{arguments.run}: {megabytes:.1f} MB, at most {LIMIT_MEGABYTES} are shipped")
+    folder = save(model, SHIPPED / arguments.name, half=True)
     print(f"{folder}: {megabytes:.1f} MB; grid {model.config.grid}, steps {model.config.steps}")
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from stochseg.core import SeededNoise
+from stochseg.core import NOISES, SeededNoise
 from stochseg.errors import UserError
 from stochseg.inference import ENGINES, export, with_engine
 from stochseg.inference.graphs import GraphOf
@@ -238,8 +238,9 @@ def test_engines_of_another_device():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """ccdm-fast, whose two networks, window and sticky sampler are all a foreign program has to know."""
-    model = lively("ccdm-fast", components=1, focus=12)
+    """ccdm-fast as it ships: its two networks, window, components, sticky sampler and Latin noise are all a foreign
+    program has to know."""
+    model = lively("ccdm-fast", components=3, focus=12, noise="latin")
     folder = tmp_path_factory.mktemp("export") / "out"
     return model, export(model, folder, (14, 18)), json.loads((folder / "export.json").read_text())
 
@@ -274,7 +275,7 @@ def test_exported_files_reproduce_the_modules(exported, sessions):
 def test_the_description_is_enough_to_sample(exported, sessions):
     """The loop written again in numpy from export.json and the .onnx files alone, with the uniforms of the model."""
     model, folder, description = exported
-    x, n = image(1, 14, 18), 3
+    x, n = image(1, 14, 18), 5
     expected = model.sample(x, n, seed=3)
 
     image_part, label_part = description["modules"]
@@ -290,24 +291,29 @@ def test_the_description_is_enough_to_sample(exported, sessions):
     edge = ((0, 0), (0, 0), (0, padded[0] - h), (0, padded[1] - w))
     levels = sessions[image_part["name"]].run(None, {"image": np.pad(inner, edge, mode="edge")})
 
-    def log_p0(x_t, t):
+    def log_softmax(logits):
+        return logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+    def propose(x_t, t):
         onehot = np.pad(np.eye(labels, dtype=np.float32)[x_t].transpose(0, 3, 1, 2), edge)
         added = {f"added_{i}": np.repeat(level, len(x_t), 0) for i, level in enumerate(levels)}
         feed = {"onehot": onehot, "t": np.full(len(x_t), t), **added}
-        logits = sessions[label_part["name"]].run(None, feed)[1][:, 0, :, :h, :w].astype(np.float64)
-        return logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        share, logits = sessions[label_part["name"]].run(None, feed)
+        return np.exp(log_softmax(share.astype(np.float64))), logits[..., :h, :w].astype(np.float64)
 
     key = (3, image_key(x[0]))
-    noise = SeededNoise([(*key, i) for i in range(n)])
+    noise = NOISES[constants["noise"]]([key], n, range(n))
     x_T = (noise.uniform((n, h, w)).numpy() * np.float32(labels)).astype(int)
     free = noise.uniform((n, h, w)).numpy()
     x_t = x_T
     for t, s in zip(grid, [*grid[1:], 0], strict=True):
         if t == grid[0] and constants["share_first"]:
             shared = (SeededNoise([(*key, 0)]).uniform((1, h, w)).numpy() * np.float32(labels)).astype(int)
-            log_p = np.repeat(log_p0(shared, t), n, 0)
+            share, logits = (np.repeat(part, n, 0) for part in propose(shared, t))
         else:
-            log_p = log_p0(x_t, t)
+            share, logits = propose(x_t, t)
+        component = (share.cumsum(1)[:, :-1] <= noise.uniform((n, 1, 1)).numpy()[:, 0]).sum(1)
+        log_p = log_softmax(logits[np.arange(n), component])
         if s > 0:
             u = noise.uniform((n, h, w)).numpy()
             drawn = (np.exp(log_p).cumsum(1)[:, :-1] <= u[:, None]).sum(1)

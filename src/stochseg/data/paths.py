@@ -17,14 +17,16 @@ def data_at(path: Path) -> dict[str, object]:
     return {"name": "store", "options": {"path": str(path)}}
 
 
-def open_path(path: Path, split: str) -> SegmentationData:
+def open_path(path: str | Path, split: str) -> SegmentationData:
     """One split of a packed store or of a folder with dataset.yaml."""
+    path = Path(path)
     if not path.exists():
         raise UserError(f"no data at {path}; give a packed store (.h5) or a folder with dataset.yaml")
     return Folder(split, root=str(path)) if path.is_dir() else Store(split, path=str(path))
 
 
-def open_all(path: Path) -> dict[str, SegmentationData]:
+def open_all(path: str | Path) -> dict[str, SegmentationData]:
     """Every split of it."""
+    path = Path(path)
     splits = read_splits(path) if path.is_dir() else store_splits(path)
     return {split: open_path(path, split) for split in splits}
