@@ -2,7 +2,8 @@
 
 python benchmarks/shipped.py lidc data/lidc.h5
 
-Default settings with three sampling seeds, and the same with independent noise, which alone tells the unbiased GED.
+Default settings with three sampling seeds, and the same with independent noise, which alone tells the unbiased GED. A
+second CSV (calibration) has how often raters mark what the model gives a probability, over all of these samples.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from harness import write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
 from stochseg.memory import keep_freed_memory
+from stochseg.metrics import CalibrationBins, foreground_bins
 from stochseg.models import load
+from stochseg.types import Batch, Samples
 
 SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
@@ -30,15 +33,31 @@ def main() -> None:
     keep_freed_memory()
     model, data = load(arguments.model), open_path(arguments.data, "val")
     rows: list[dict[str, object]] = []
+    bins: list[CalibrationBins] = []
+
+    def collect(_: int, batch: Batch, out: Samples) -> None:
+        part = foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=0.01)
+        bins[:] = [part + bins[0]] if bins else [part]
+
     for noise in dict.fromkeys((model.config.noise, "independent")):
         for seed in range(arguments.seeds):
-            result = evaluate(model, data, samples=16, limit=arguments.limit, noise=noise, seed=seed, keep=0)
+            result = evaluate(
+                model, data, samples=16, limit=arguments.limit, noise=noise, seed=seed, keep=0, each=collect
+            )
             about = {key: result.settings[key] for key in ("images", "sampler", "grid", "steps", "noise", "seed")}
             scores = {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
             rows.append({"model": arguments.model, **about, **scores})
             print(rows[-1], flush=True)
             path = write_csv(f"{arguments.model}-val", rows, arguments.out)
     print(path)
+    counts, sums, marked = (values.tolist() for values in (bins[0].count, bins[0].confidence_sum, bins[0].correct_sum))
+    table = [
+        {"from": i / len(counts), "labels": count, "probability": round(p / count, 4), "raters": round(k / count, 4)}
+        for i, (count, p, k) in enumerate(zip(counts, sums, marked, strict=True))
+        if count
+    ]
+    out = None if arguments.out is None else arguments.out.with_stem(f"{arguments.out.stem}-calibration")
+    print(write_csv(f"{arguments.model}-calibration", table, out))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Models in the box: they load by name, fit, sample, and come with a card."""
 
+import csv
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import stochseg
 from stochseg.errors import UserError
 from stochseg.models.io import SHIPPED, WEIGHTS, shipped
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 names = pytest.mark.parametrize("name", shipped())
 
 
@@ -42,6 +45,17 @@ def test_it_knows_where_its_entropy_falls(name):
     profile = stochseg.load(name).config.profile
     assert len(profile) > 10
     assert min(profile)[1] < max(profile)[1]
+
+
+@names
+def test_the_card_says_what_was_measured(name):
+    rows = [*csv.DictReader(next(RESULTS.glob(f"{name}-val-*.csv")).open())]
+    card = (SHIPPED / f"{name}.md").read_text()
+    assert len(rows) == 6
+    for row in rows:
+        scores = [row[key] or "–" for key in ("ged_16", "ged_unbiased", "hm_iou_16")]
+        scores = [score.ljust(6, "0") if score != "–" else score for score in scores]
+        assert f"| {row['noise']} | {row['seed']} | {' | '.join(scores)} |" in card
 
 
 def test_a_model_of_that_name_goes_first_and_any_other_folder_does_not_matter(tmp_path, monkeypatch):
