@@ -70,4 +70,4 @@ def test_the_shipped_model_knows_nodules(plan):
         raters = torch.from_numpy(np.asarray(record.labels)).long()[None]
         out = model.sample(np.asarray(record.image), 16)
         scores.append(ged(out.labels, raters, 2).item())
-    assert np.mean(scores) < 0.36
+    assert np.mean(scores) < 0.25  # 0.228 where it was measured
