@@ -14,6 +14,7 @@ from pathlib import Path
 from harness import write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
+from stochseg.evaluation.evaluate import LIKELY
 from stochseg.memory import keep_freed_memory
 from stochseg.metrics import CalibrationBins, foreground_bins
 from stochseg.models import load
@@ -36,8 +37,7 @@ def main() -> None:
     bins: list[CalibrationBins] = []
 
     def collect(_: int, batch: Batch, out: Samples) -> None:
-        part = foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=0.01)
-        bins[:] = [part + bins[0]] if bins else [part]
+        bins.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=LIKELY))
 
     for noise in dict.fromkeys((model.config.noise, "independent")):
         for seed in range(arguments.seeds):
@@ -50,7 +50,8 @@ def main() -> None:
             print(rows[-1], flush=True)
             path = write_csv(f"{arguments.model}-val", rows, arguments.out)
     print(path)
-    counts, sums, marked = (values.tolist() for values in (bins[0].count, bins[0].confidence_sum, bins[0].correct_sum))
+    total = sum(bins[1:], start=bins[0])
+    counts, sums, marked = (values.tolist() for values in (total.count, total.confidence_sum, total.correct_sum))
     table = [
         {"from": i / len(counts), "labels": count, "probability": round(p / count, 4), "raters": round(k / count, 4)}
         for i, (count, p, k) in enumerate(zip(counts, sums, marked, strict=True))

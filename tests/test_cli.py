@@ -5,10 +5,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,6 +232,13 @@ def test_evaluate(run, trained, tmp_path):
     for file in ("samples.png", "steps.png"):
         with Image.open(trained / "evaluation" / file) as picture:
             assert picture.width > 300
+    code, out, _ = run(
+        "evaluate", trained, "-n", 20, "--noise", "latin", "--limit", 2, "--curve", "1,2", "--out", tmp_path
+    )
+    assert code == 0
+    assert "GED, n = 20" in out
+    assert "GED, n = 16" not in out
+    assert (tmp_path / "steps.png").stat().st_size > 1000
     code, _, messages = run("evaluate", trained, "--split", "holdout")
     assert code == 2
     assert "unknown split of phantom 'holdout'; known: test, train, val" in messages
@@ -300,14 +309,17 @@ def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, t
     assert file.with_suffix(".png").stat().st_size > 1000
 
 
-def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, folder_root):
+def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, folder_root, tmp_path):
+    three = Path(shutil.copytree(folder_root, tmp_path / "three"))
+    (three / "dataset.yaml").write_text((three / "dataset.yaml").read_text().replace("classes: 2", "classes: 3"))
     for arguments, message in (
         ((f"{trained}@9",), "steps must be between 1 and T=8, got 9"),
         ((trained, "--sampler", "euler"), "unknown sampler 'euler'"),
         ((trained, "--grid", "odd"), "unknown grid 'odd'"),
         ((trained, "--engine", "steam"), "unknown engine 'steam'"),
         ((trained, "--noise", "pink"), "unknown noise 'pink'"),
-        ((trained, "cityscapes-30m", "--data", folder_root), "has 19 classes and 3 image channel(s), the data 2 and 1"),
+        ((trained, "--data", three), "has 2 classes and 1 image channel(s), the data 3 and 1"),
+        (("lidc-9m", "--data", folder_root), "expected a trained model to score, got fresh weights alone"),
     ):
         code, _, messages = run("bench", *arguments)
         assert code == 2

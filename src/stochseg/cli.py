@@ -24,6 +24,7 @@ from stochseg.cli_options import (
     Seed,
     Steps,
     console,
+    home,
     messages,
     numbers,
 )
@@ -288,7 +289,7 @@ def evaluate(
     network = with_engine(load(run, device=pick_device(device)), engine)
     for count in points:
         network.check_options(SamplingOptions(count, sampler, grid, noise))
-    folder = out or (run / "evaluation" if run.exists() else Path("runs") / run / "evaluation")
+    folder = out or home(run) / "evaluation"
     options = {"samples": samples, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed, "limit": limit}
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("evaluating")
@@ -306,8 +307,7 @@ def evaluate(
     if points:
         metrics = evaluation.steps_curve(network, chosen, points, **options)
         name = sampler or getattr(network.config, "sampler", network.name)
-        n = min(16, samples)
-        figure = evaluation.quality_against_steps({name: metrics}, n=n)
+        figure = evaluation.quality_against_steps({name: metrics}, n=samples)
         curve_picture = evaluation.write_figure(figure, folder / "steps.png")
         write_csv(folder / "steps.csv", [{"steps": steps, **row} for steps, row in metrics.items()])
     page = evaluation.evaluation_page(result, folder, samples=picture, curve=curve_picture)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli_options import PLAIN, Device, Samples, console, messages, numbers, words
+from stochseg.errors import UserError
 
 
 def bench(
@@ -57,9 +58,9 @@ def bench(
     cases = []
     for text in models or ["lidc-9m@5"]:
         name, _, steps = text.partition("@")
-        fresh = name in RECIPES or known(name)
+        fresh = name in RECIPES or (known(name) and not Path(name).exists())
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
-        if examples is not None:
+        if examples is not None and not fresh:
             check_fits(network, examples)
         for each in words(engine) or ["eager"]:
             wrapped = with_engine(network, each)
@@ -69,6 +70,8 @@ def bench(
                 case = Case(name, wrapped, each, way, nodes, count, noise, trained=not fresh)
                 network.check_options(SamplingOptions(**case.options))
                 cases.append(case)
+    if examples is not None and not any(case.trained for case in cases):
+        raise UserError("--data: expected a trained model to score, got fresh weights alone; give a run or saved model")
     rows = []
     for case in cases:
         scores = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)

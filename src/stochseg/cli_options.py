@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,13 @@ NoiseName = Annotated[
     str | None,
     typer.Option("--noise", help="independent, or latin: samples that cover more. Default: the model's own."),
 ]
+
+
+def home(model: Path) -> Path:
+    """Where results on a model go if nothing else is said: to itself, or to runs/ for a shipped one."""
+    from stochseg.models.io import SHIPPED, find_model
+
+    return Path("runs") / model if find_model(model).is_relative_to(SHIPPED) else model
 
 
 def words(text: str | None) -> list[str]:

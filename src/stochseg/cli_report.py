@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochseg.cli_options import PLAIN, console, messages
+from stochseg.cli_options import PLAIN, console, home, messages
 from stochseg.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def report(
     samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="RUN: label maps to draw an image.")] = 32,
     steps: Annotated[int | None, typer.Option(min=1, help="RUN: network evaluations a sample.")] = None,
     sampler: Annotated[str | None, typer.Option(help="RUN: sampling algorithm.")] = None,
+    grid: Annotated[str | None, typer.Option(help="RUN: where the network is called: even, trailing, entropy.")] = None,
+    noise: Annotated[str | None, typer.Option(help="RUN: independent, or latin: samples that cover more.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="RUN: same seed, same samples.")] = 0,
     data: Annotated[
         Path | None, typer.Option(help="RUN: this packed store (.h5) or folder instead of the run's data.")
@@ -69,7 +71,7 @@ def report(
     if not predictions:
         facts, examples = _open_run(path, data, split)
         network = with_engine(load(path, device=pick_device(device)), engine)
-    page = _writable(out or (path if path.exists() else Path("runs") / path) / "report.html")
+    page = _writable(out or (path if predictions else home(path)) / "report.html")
     answers: list[str] = []
     with Progress(console=messages, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
@@ -100,7 +102,7 @@ def report(
                 limit=limit or 200,
                 curve=points,
                 curve_images=curve_images,
-                options={"steps": steps, "sampler": sampler},
+                options={"steps": steps, "sampler": sampler, "grid": grid, "noise": noise},
                 seed=seed,
                 spacing=mm,
                 questions=questions,

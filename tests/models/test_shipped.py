@@ -49,19 +49,25 @@ def test_it_knows_where_its_entropy_falls(name):
 
 @names
 def test_the_card_says_what_was_measured(name):
-    rows = [*csv.DictReader(next(RESULTS.glob(f"{name}-val-*.csv")).open())]
+    (file,) = RESULTS.glob(f"{name}-val-*.csv")
+    rows = [*csv.DictReader(file.open())]
     card = (SHIPPED / f"{name}.md").read_text()
+    digits = {"ged_16": 4, "ged_unbiased": 4, "hm_iou_16": 4, "diversity_16": 3, "miou": 3}
+    digits |= {"ece": 4, "ece_foreground": 3, "brier": 4}
     assert len(rows) == 6
     for row in rows:
-        scores = [row[key] or "–" for key in ("ged_16", "ged_unbiased", "hm_iou_16")]
-        scores = [score.ljust(6, "0") if score != "–" else score for score in scores]
-        assert f"| {row['noise']} | {row['seed']} | {' | '.join(scores)} |" in card
+        scores = [f"{float(row[key]):.{count}f}" if row[key] else "–" for key, count in digits.items()]
+        assert f"| {row['noise']} | {row['seed']} | {' | '.join(scores)} |\n" in card
 
 
 def test_a_model_of_that_name_goes_first_and_any_other_folder_does_not_matter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lidc").mkdir()
     assert stochseg.load("lidc").config.components == 8
+    (tmp_path / "lidc" / "train.yaml").touch()
+    with pytest.raises(UserError, match=r"no model at lidc: expected model\.safetensors"):
+        stochseg.load("lidc")
+    (tmp_path / "lidc" / "train.yaml").unlink()
     tiny = stochseg.create("ccdm-fast", 3, 2, tower=[4], light=[4])
     stochseg.save(tiny, tmp_path / "lidc")
     assert stochseg.load("lidc").num_classes == 3

@@ -117,14 +117,14 @@ def quality(
     for a model that was not trained."""
     keys = [f"ged_{samples}", f"hm_iou_{samples}", f"diversity_{samples}", "ged_unbiased", "ece", "brier"]
     deviation = f"{keys[0]}_deviation"
-    row: dict[str, float | int | str] = {"images": "", "seeds": seeds, **dict.fromkeys(keys, ""), deviation: ""}
+    row: dict[str, float | int | str] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
     if not case.trained:
         return row
     runs = [
         evaluate(case.model, data, samples=samples, limit=limit, seed=seed, keep=0, **case.options)
         for seed in range(seeds)
     ]
-    row["images"] = runs[0].settings["images"]
+    row |= {"images": runs[0].settings["images"], "seeds": seeds}
     for key in runs[0].metrics.keys() & set(keys):
         row[key] = round(float(np.mean([run.metrics[key] for run in runs])), 5)
     if seeds > 1:

@@ -157,11 +157,9 @@ def _run(
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
     try:
         train(config, folder / "run", resume=True, device=device, console=Console(quiet=True))
-        model = load(folder / "run" / "last", device=pick_device(device))
-        progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
         examples = open_split(config, split)
-        if getattr(model.config, "grid", None) == "entropy":
-            model.settle([examples[i].image[None] for i in spread(len(examples), 16)])
+        model = _trained(folder, examples, pick_device(device))
+        progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
         result = evaluate(model, examples, samples=samples, limit=limit, steps=_at_most(steps, model), keep=0)
         metrics = result.metrics
         row |= {
@@ -183,6 +181,14 @@ def _run(
         (folder / "problem.txt").write_text(traceback.format_exc())
         row["problem"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return row
+
+
+def _trained(folder: Path, examples: SegmentationData, device: torch.device | str = "cpu") -> StochasticSegmenter:
+    """The last weights, which count, with the grid they need."""
+    model = load(folder / "run" / "last", device=device)
+    if getattr(model.config, "grid", None) == "entropy":
+        model.settle([examples[i].image[None] for i in spread(len(examples), 16)])
+    return model
 
 
 def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
@@ -263,7 +269,7 @@ def _write_grid(
     rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, steps: int | None, images: int = 3
 ) -> None:
     """samples-1.png ...: for a few images the samples of every method, a row each."""
-    folders = {row["method"]: out / _folder(row["method"]) / "run" / "last" for row in rows if not row["problem"]}
+    folders = {row["method"]: out / _folder(row["method"]) for row in rows if not row["problem"]}
     if not folders:
         return
     # Images whose raters disagree show most.
@@ -271,7 +277,7 @@ def _write_grid(
     chosen = sorted(candidates, key=_disagreement, reverse=True)[:images]
     drawn: list[dict[str, Samples]] = [{} for _ in chosen]
     for name, folder in folders.items():
-        model = load(folder)
+        model = _trained(folder, data)
         for example, samples in zip(chosen, drawn, strict=True):
             samples[name] = model.sample(example.image[None], 8, steps=_at_most(steps, model))
     for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):

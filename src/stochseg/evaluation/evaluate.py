@@ -39,8 +39,10 @@ from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
-UNBIASED = ("ged_unbiased", "ged_truth_unbiased")
+UNBIASED = ("ged_unbiased", "ged_truth_unbiased", "diversity_unbiased")
 """What independent samples alone can tell."""
+LIKELY = 0.01
+"""Foreground labels of a smaller probability do not count in their calibration error."""
 
 
 @dataclass
@@ -112,7 +114,7 @@ def evaluate(
             scores = {key: value for key, value in scores.items() if key not in UNBIASED}
         rows.append({"id": example.id, **scores, "seconds_per_image": seconds})
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
-        marked.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=0.01))
+        marked.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=LIKELY))
         squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
         confusion.append(_confusion(out, example.labels, data.info.ignore))
         if each is not None:
@@ -133,11 +135,11 @@ def evaluate(
     metrics["brier"] = total / counted
     metrics["evaluations_per_sample"] = float(out.evaluations)
     settings = {
-        **settings,
         "model": model.name,
         "data": data.info.name,
         "images": len(chosen),
         "samples": samples,
+        **settings,
         "steps": out.evaluations,
         "seed": seed,
         "stochseg": __version__,
@@ -232,7 +234,7 @@ NAMES = {
     "diversity_unbiased": "diversity, unbiased in n",
     "miou": "mIoU of the fused map",
     "ece": "calibration error (ECE)",
-    "ece_foreground": "ECE of foreground labels given 1% or more",
+    "ece_foreground": f"ECE of foreground labels given {LIKELY:.0%} or more",
     "brier": "Brier score",
     "ged_truth_unbiased": "GED to the known truth, unbiased in n",
     "mode_tv": "mode frequencies, total variation to the truth",
@@ -282,6 +284,6 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
 def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch, scratch.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(stream, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)

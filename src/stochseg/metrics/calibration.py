@@ -58,11 +58,12 @@ def foreground_bins(
     """
     raters, mask = _check_calibration(mean, raters, mask)
     confidence = mean[:, 1:].double()
-    counted = mask.sum(1, keepdim=True) * (confidence >= at_least)
+    likely = confidence >= at_least
+    counted = mask.sum(1, keepdim=True) * likely
     correct = torch.zeros_like(counted)
     for label in range(1, mean.shape[1]):
         correct[:, label - 1] = (raters == label).sum(1)  # a rater who is not counted has label 0
-    return _binned(bins, confidence, counted, correct * (confidence >= at_least))
+    return _binned(bins, confidence, counted, correct * likely)
 
 
 def ece(bins: CalibrationBins) -> Tensor:

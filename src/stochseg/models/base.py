@@ -111,6 +111,8 @@ class StochasticSegmenter(nn.Module):
 
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
+        if options.noise not in (None, "independent"):
+            raise UserError(f"model {self.name!r} draws independent samples, got noise {options.noise!r}; leave it out")
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""

@@ -102,7 +102,8 @@ def find_model(path: Path) -> Path:
     for folder in candidates:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
-    if str(path) in shipped():  # whatever else has that name here, such as a folder of data
+    ours = (CONFIG, WEIGHTS, "train.yaml", "best", "last")
+    if str(path) in shipped() and not any((path / name).exists() for name in ours):  # such as a folder of data
         return SHIPPED / path
     if not path.exists():
         raise UserError(

@@ -90,6 +90,7 @@ class PixelSeg(StochasticSegmenter):
         self.check_options(SamplingOptions())
 
     def check_options(self, options: SamplingOptions) -> None:
+        super().check_options(options)
         name = options.sampler or self.config.sampler
         if name not in SAMPLERS:
             raise unknown_name("sampler", name, SAMPLERS)

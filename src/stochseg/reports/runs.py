@@ -63,6 +63,8 @@ class Collector:
     index: list[int] = field(default_factory=list)
     disagreement: list[float] = field(default_factory=list)
     """Mean distance 1 − IoU of two different raters; nan of one rater."""
+    difference: list[float] = field(default_factory=list)
+    """The same of two different samples."""
     entropy: list[tuple[float, float]] = field(default_factory=list)
     """Summed over the image: of the raters' shares, and of the mean probabilities."""
 
@@ -71,6 +73,7 @@ class Collector:
         self.bins = part if self.bins is None else self.bins + part
         self.index.append(index)
         samples, raters = without_void(out.labels, batch.labels, batch.mask)
+        self.difference.append(diversity(samples, self.num_classes, unbiased=True).item())
         several = raters.shape[1] > 1
         self.disagreement.append(diversity(raters, self.num_classes, unbiased=True).item() if several else float("nan"))
         shares = torch.nn.functional.one_hot(raters[0], self.num_classes).double().mean(0)
@@ -198,7 +201,7 @@ MEANING = {
     "ged_unbiased": "GED as it would be with endless samples",
     "miou": "overlap of the most probable map with each rater",
     "ece": "how far probabilities of pixels are from the truth, on average; 0 is perfect",
-    "ece_foreground": "the same of labels that mark something and are given 1% or more, without the plain background",
+    "ece_foreground": "the same of labels that mark something and are likely, without the plain background",
     "brier": "squared error of the probabilities, from 0 to 2",
     "mode_tv": "how far frequencies of readings are from the known ones, image by image; 0 is perfect",
 }
@@ -249,7 +252,7 @@ def _disagreement(result: Evaluation, seen: Collector) -> Section:
     several = ~np.isnan(raters)
     if not several.any():
         return Section("Disagreement", "There is one rater an image, so there is no disagreement to compare with.")
-    ours = np.array([row["diversity_unbiased"] for row in result.images])[several]
+    ours = np.array(seen.difference)[several]
     theirs, entropy = raters[several], np.array(seen.entropy)[several]
     plots = [
         Picture(
@@ -340,7 +343,7 @@ def _draw(
     spacing: tuple[float, float] | None,
     questions: Sequence[Question],
 ) -> ImageReport:
-    """The samples of one image again: sample i depends on the seed and the image alone, so they are the same."""
+    """The samples of one image again: they depend on the seed, the image and their number, so they are the same."""
     example = data[index]
     drawn = model.sample(for_model(example.image, data.info, model.info)[None], samples, seed=seed, **options).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
@@ -361,9 +364,9 @@ def _contents(images: Sequence[tuple[str, int, ImageReport]], result: Evaluation
     rows = []
     for kind, i, image in images:
         row = result.images[i]
-        scores = [f"{row[key]:.3f}" for key in (f"ged_{n}", f"hm_iou_{n}", "diversity_unbiased")]
-        theirs = seen.disagreement[i]
-        rows.append([f"{kind}: {image.name}", *scores, "" if np.isnan(theirs) else f"{theirs:.3f}"])
+        ours, theirs = seen.difference[i], seen.disagreement[i]
+        numbers = (row[f"ged_{n}"], row[f"hm_iou_{n}"], ours, theirs)
+        rows.append([f"{kind}: {image.name}", *("" if np.isnan(value) else f"{value:.3f}" for value in numbers)])
     head = ["image", f"GED, n = {n}", f"HM-IoU, n = {n}", "samples differ", "raters differ"]
     return Section(
         "Best, median and worst images",
@@ -377,6 +380,5 @@ def _scores(result: Evaluation, seen: Collector, i: int) -> str:
     theirs = seen.disagreement[i]
     raters = "" if np.isnan(theirs) else f"; two raters differ by {theirs:.3f}"
     return (
-        f"GED {row[f'ged_{n}']:.3f} of {n} samples. Two samples differ by {row['diversity_unbiased']:.3f} (1 − IoU)"
-        f"{raters}."
+        f"GED {row[f'ged_{n}']:.3f} of {n} samples. Two samples differ by {seen.difference[i]:.3f} (1 − IoU){raters}."
     )
