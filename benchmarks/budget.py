@@ -1,0 +1,71 @@
+"""Trainings of one budget on LIDC, scored alike: the table of equal budgets in README.md.
+
+python benchmarks/budget.py lidc-fast-s:2=runs/lidc ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
+
+A run is given as name:cores=folder. The first is the recipe (`stochseg train lidc-fast-s --data data/lidc.h5 seed=3`, two
+cores), the others had as many core-minutes (OMP_NUM_THREADS=1 stochseg compare … --budget 190m). The last weights are
+scored on the run's own val split, with its own noise and, where that is another, with independent noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from harness import write_csv
+from stochseg.evaluation import evaluate
+from stochseg.inference import with_engine
+from stochseg.memory import keep_freed_memory
+from stochseg.models import load
+from stochseg.training import open_split, read_config
+
+SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER")
+    parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
+    parser.add_argument("--steps", type=int, default=10, help="denoising steps of models that would take more")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--engine", default="bfloat16")
+    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    rows: list[dict[str, object]] = []
+    for text in arguments.runs:
+        about, _, folder = text.partition("=")
+        name, _, cores = about.partition(":")
+        run = Path(folder)
+        model = load(run / "last")
+        progress = json.loads((run / "last" / "state" / "progress.json").read_text())
+        data = open_split(read_config(run / "train.yaml"), "val")
+        own = getattr(model.config, "steps", 0)  # None: all of a diffusion's
+        steps = arguments.steps if own is None or own > arguments.steps else None
+        fast = with_engine(model, arguments.engine)
+        for noise in dict.fromkeys((getattr(model.config, "noise", "independent"), "independent")):
+            for seed in range(arguments.seeds):
+                result = evaluate(
+                    fast, data, samples=16, limit=arguments.limit, steps=steps, noise=noise, seed=seed, keep=0
+                )
+                row: dict[str, object] = {
+                    "method": name,
+                    "parameters": sum(p.numel() for p in model.parameters()),
+                    "train_steps": progress["step"],
+                    "train_core_minutes": round(int(cores) * progress["seconds"] / 60, 1),
+                    "images": result.settings["images"],
+                    "evaluations": int(result.metrics["evaluations_per_sample"]),
+                    "noise": noise,
+                    "seed": seed,
+                    "engine": arguments.engine,
+                }
+                row |= {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
+                rows.append(row)
+                print(row, flush=True)
+                path = write_csv("budget-lidc", rows, arguments.out)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
