@@ -2,7 +2,7 @@
 
 python benchmarks/budget.py lidc-fast-s:2=runs/lidc ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
 
-A run is given as name:cores=folder. The first is the recipe (`stochseg train lidc-fast-s --data …  seed=3`, two
+A run is given as name:cores=folder. The first is the recipe (`stochseg train lidc-fast-s --data … seed=3`, two
 cores), the others had as many core-minutes (OMP_NUM_THREADS=1 stochseg compare … --budget 190m). The last weights are
 scored on the run's own val split, with its own noise and, where that is another, with independent noise.
 """

@@ -239,6 +239,9 @@ def test_evaluate(run, trained, tmp_path):
     assert "GED, n = 20" in out
     assert "GED, n = 16" not in out
     assert (tmp_path / "steps.png").stat().st_size > 1000
+    code, _, messages = run("evaluate", "lidc")
+    assert code == 2
+    assert "lidc is a model without a run, which would know its data; give --data" in messages
     code, _, messages = run("evaluate", trained, "--split", "holdout")
     assert code == 2
     assert "unknown split of phantom 'holdout'; known: test, train, val" in messages

@@ -27,6 +27,7 @@ from stochseg.cli_options import (
     home,
     messages,
     numbers,
+    open_run,
 )
 from stochseg.errors import UserError
 from stochseg.memory import keep_freed_memory
@@ -274,18 +275,14 @@ def evaluate(
     from rich.progress import Progress
 
     from stochseg import evaluation
-    from stochseg.data import open_path
     from stochseg.evaluation.evaluate import write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
     from stochseg.models.devices import pick_device
-    from stochseg.training import open_split, read_config
-    from stochseg.training.loop import CONFIG_FILE
 
     points = numbers("--curve", curve)
-    config = read_config(run / CONFIG_FILE) if data is None or (run / CONFIG_FILE).exists() else None
-    chosen = open_split(config, split) if data is None else open_path(data, split)
+    config, chosen = open_run(run, data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
     for count in points:
         network.check_options(SamplingOptions(count, sampler, grid, noise))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from stochseg.errors import UserError
+
+if TYPE_CHECKING:
+    from stochseg.data import SegmentationData
+    from stochseg.training import TrainConfig
 
 console = Console()
 messages = Console(stderr=True)
@@ -41,17 +45,33 @@ def home(model: Path) -> Path:
     return Path("runs") / model if find_model(model).is_relative_to(SHIPPED) else model
 
 
+def open_run(model: Path, data: Path | None, split: str) -> tuple[TrainConfig | None, SegmentationData]:
+    """The training config, of a model that has a run, and what to score it on: the run's data, or that at `data`."""
+    from stochseg.data import open_path
+    from stochseg.models.io import find_model
+    from stochseg.training import open_split, read_config
+    from stochseg.training.loop import CONFIG_FILE
+
+    find_model(model)
+    config = read_config(model / CONFIG_FILE) if (model / CONFIG_FILE).is_file() else None
+    if data is not None:
+        return config, open_path(data, split)
+    if config is None:
+        raise UserError(f"{model} is a model without a run, which would know its data; give --data STORE.h5 or FOLDER")
+    return config, open_split(config, split)
+
+
 def words(text: str | None) -> list[str]:
     """What stands between the commas."""
     return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers(option: str, text: str | None) -> list[int]:
-    """Of steps, between commas."""
+    """Whole ones from 1 on, between commas."""
     try:
         found = [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
     if any(number < 1 for number in found):
-        raise UserError(f"{option}: numbers of steps begin at 1, got {text!r}")
+        raise UserError(f"{option}: expected numbers of at least 1, got {text!r}")
     return found

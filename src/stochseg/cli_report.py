@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochseg.cli_options import PLAIN, console, home, messages
+from stochseg.cli_options import PLAIN, console, home, messages, open_run
 from stochseg.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,17 +115,14 @@ def report(
 
 def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, SegmentationData]:
     """What is known of the run, and the data to compare it on."""
-    from stochseg.data import open_path
     from stochseg.models.io import find_model, shipped
     from stochseg.reports.runs import read_facts
-    from stochseg.training import open_split, read_config
     from stochseg.training.loop import CONFIG_FILE, LOG_FILE
 
     wanted = "expected a folder that `stochseg predict` or `stochseg train` wrote"
     if not path.exists() and str(path) not in shipped():
         raise UserError(f"{path}: {wanted}, or with --data a shipped model ({', '.join(shipped())}); no such folder")
-    config = read_config(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else None
-    if config is None:
+    if not (path / CONFIG_FILE).is_file():
         try:
             find_model(path)
         except UserError:
@@ -133,11 +130,7 @@ def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, Segm
             got = f"got {', '.join(inside[:4])}{' …' * (len(inside) > 4)}" if inside else "it is empty"
             got = got if path.is_dir() else "it is a file"
             raise UserError(f"{path}: {wanted}, with result.json or {CONFIG_FILE} in it; {got}") from None
-        if data is None:
-            raise UserError(
-                f"{path} is a model without a run, which would know its data; give --data STORE.h5 or FOLDER"
-            )
-    examples = open_path(data, split) if data is not None else open_split(config, split)
+    config, examples = open_run(path, data, split)
     return read_facts(path, config.published if config else {}, LOG_FILE), examples
 
 
