@@ -147,9 +147,10 @@ def main() -> None:
     curves: dict[str, dict[int, dict[str, object]]] = {}
     for (sampler, steps), values in results.items():
         row = row_of(values, results[most])
-        table.append({"sampler": sampler, "evaluations": steps, **row, "engine": arguments.engine})
+        calls = 2 * steps - 1 if sampler == "corrector" else steps
+        table.append({"sampler": sampler, "evaluations": calls, **row, "engine": arguments.engine})
         for curve in [sampler, "one_step_kernel"] if (sampler, steps) == ("ancestral", every_step) else [sampler]:
-            curves.setdefault(curve, {})[steps] = row
+            curves.setdefault(curve, {})[calls] = row
     out = write_csv(f"steps-{arguments.model}", table, arguments.out)
     print(out, write_figure(quality_against_steps(curves), out.with_suffix(".png")))
 
