@@ -13,8 +13,8 @@ from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise, SeededNoise, standard_normal
-from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.chunks import check_noise
 from stochseg.networks.denoisers import Condition, one_hot, pad_to_multiple
 from stochseg.networks.latents import Choose, Gaussian
 from stochseg.types import Samples
@@ -81,8 +81,7 @@ class LatentSegmenter(StochasticSegmenter):
         raise NotImplementedError
 
     def check_options(self, options: SamplingOptions) -> None:
-        if options.noise is not None and options.noise not in NOISES:
-            raise unknown_name("noise", options.noise, NOISES)
+        check_noise(options)
 
     def read(
         self, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
@@ -96,7 +95,7 @@ class LatentSegmenter(StochasticSegmenter):
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """Encode once an image, decode n samples of it in chunks, take each pixel's most likely label."""
         b, _, h, w = image.shape
-        make_noise = NOISES[options.noise or "independent"]
+        make_noise = NOISES[check_noise(options)]
         condition = self.encode(image)
         rows = torch.arange(b, device=image.device).repeat_interleave(n)
         labels = torch.empty(b * n, h, w, dtype=torch.int64, device=image.device)
