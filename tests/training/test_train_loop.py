@@ -24,6 +24,7 @@ from stochseg.models.ccdm import CCDM
 from stochseg.networks import ENCODERS, ImageEncoder
 from stochseg.training import TrainingDiverged, train
 from stochseg.training.config import write_config
+from stochseg.training.precision import Precision
 
 
 @pytest.fixture(autouse=True)
@@ -293,6 +294,25 @@ def test_bfloat16_trains_and_float16_needs_cuda(tiny_run, tmp_path, straight):
     assert losses[2] == pytest.approx(exact[2], rel=0.05)
     with pytest.raises(UserError, match="float16 needs a CUDA device, got cpu; use bfloat16 or float32"):
         train(tiny_run("precision=float16"), tmp_path / "half", device="cpu")
+
+
+def test_a_resumed_run_scales_its_loss_as_if_it_had_not_been_stopped(tiny_run, tmp_path, monkeypatch, straight):
+    """The scaler of float16, here on the CPU, doubles every second step: also across the break after the third."""
+    prepare = Precision.__init__
+
+    def scaled(self, name, device):
+        prepare(self, name, device)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+    monkeypatch.setattr(Precision, "__init__", scaled)
+    config, out = tiny_run("validation.every=2"), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            train(config, out, device="cpu")
+    train(config, out, resume=True, device="cpu")
+    assert json.loads((out / "last/state/progress.json").read_text())["loss_scale"]["scale"] == 8 * 2**3
+    assert_same_run(out, straight)
 
 
 class Pretrained(ImageEncoder):

@@ -7,7 +7,7 @@ a crash at any moment leaves a whole one (`files.recover_folder` finds it betwee
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -24,13 +24,18 @@ from stochseg.networks import ImageEncoder
 
 @dataclass
 class Progress:
-    """Where a run stands; validated: the last step whose validation was finished."""
+    """Where a run stands.
+
+    validated:  the last step whose validation was finished
+    loss_scale: of training in float16 (`Precision.state`)
+    """
 
     step: int = 0
     validated: int = 0
     best: float | None = None
     best_step: int | None = None
     seconds: float = 0.0
+    loss_scale: dict[str, float] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -61,7 +66,7 @@ def load_checkpoint(
 ) -> Progress:
     """Fill all three in place; return where the run stood."""
     state = folder / "state"
-    values = read_json(state / "progress.json")
+    values = {"loss_scale": {}, **read_json(state / "progress.json")}  # older checkpoints have none
     if set(values) != set(asdict(Progress())):
         raise UserError(
             f"{state / 'progress.json'}: expected the keys {sorted(asdict(Progress()))}, got {sorted(values)}"

@@ -166,6 +166,7 @@ class _Run:
 
     def restore(self) -> None:
         self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
+        self.amp.restore(self.progress.loss_scale)
 
     # ------------------------------------------------------------------ the loop
 
@@ -286,6 +287,7 @@ class _Run:
                 save(model, self.out / "best")
 
     def _save(self) -> None:
+        self.progress.loss_scale = self.amp.state()
         if self.processes.is_main:
             save_checkpoint(self.out / "last", self.model, self.ema, self.optimizer, self.progress)
 

@@ -37,6 +37,14 @@ class Precision:
         """Whether a gradient that is not finite is met by a smaller loss scale and a skipped step."""
         return self.scaler.is_enabled()
 
+    def state(self) -> dict[str, float]:
+        """What a resumed run needs to scale the loss as if it had not been stopped; empty where nothing is scaled."""
+        return self.scaler.state_dict()
+
+    def restore(self, state: dict[str, float]) -> None:
+        if state:
+            self.scaler.load_state_dict(state)
+
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)
 
