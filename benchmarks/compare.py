@@ -37,7 +37,7 @@ TERMS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc …)")
+    parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc-slices …)")
     parser.add_argument("methods", nargs="*", help="only these, and no table; default: all")
     parser.add_argument("--runs", type=Path, required=True, help="where finished rows are kept")
     parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/compare-lidc-<hardware>.csv")

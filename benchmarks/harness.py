@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stochseg.evaluation.bench import commit, cores, cpu_model, hardware, median_seconds
+from stochseg.evaluation.evaluate import write_csv as write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -30,12 +30,8 @@ def command() -> str:
 def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None = None) -> Path:
     """Write rows, with hardware, commit and command added, to `out` or results/<name>-<hardware>.csv."""
     path = out or RESULTS / f"{name}-{hardware_slug()}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
     origin = {"hardware": hardware(), "commit": commit(), "command": command()}
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=[*rows[0], *origin], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, **origin} for row in rows)
+    write_rows(path, [{**row, **origin} for row in rows])
     return path
 
 

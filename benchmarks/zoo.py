@@ -6,6 +6,7 @@ python benchmarks/zoo.py
 
 from __future__ import annotations
 
+import argparse
 import csv
 import inspect
 import re
@@ -161,5 +162,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page())
     print(PAGE)

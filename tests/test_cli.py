@@ -247,6 +247,18 @@ def test_evaluate(run, trained, tmp_path):
     assert "unknown split of phantom 'holdout'; known: test, train, val" in messages
 
 
+def test_results_on_a_checkpoint_do_not_go_into_it(run, config, trained, folder_root, tmp_path, monkeypatch):
+    """They would keep the next checkpoint from taking its place."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(file.name for file in (trained / "last").iterdir())
+    arguments = ("--data", folder_root, "-n", 2, "--device", "cpu")
+    assert run("evaluate", trained / "last", *arguments)[0] == 0
+    assert run("report", trained / "last", *arguments)[0] == 0
+    assert sorted(file.name for file in (trained / "last").iterdir()) == before
+    assert (tmp_path / "runs/run-last/evaluation/metrics.json").exists()
+    assert (tmp_path / "runs/run-last/report.html").exists()
+
+
 def test_sample(run, trained, slice_png, tmp_path):
     for seed in (0, 0, 1):
         code, out, _ = run("sample", trained, slice_png, "-n", 3, "--seed", seed, "--out", tmp_path / f"out-{seed}")
@@ -323,6 +335,12 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
         ((trained, "--noise", "pink"), "unknown noise 'pink'"),
         ((trained, "--data", three), "has 2 classes and 1 image channel(s), the data 3 and 1"),
         (("lidc-9m", "--data", folder_root), "expected a trained model to score, got fresh weights alone"),
+        ((trained, "--out", tmp_path / "bench.png"), "--out: expected a file that ends in .csv"),
+        ((trained, "--data", folder_root, "-n", 1), "scores need at least 2 samples an image, got -n 1"),
+        (
+            ("prob-unet", "--sampler", "sticky"),
+            "model 'prob-unet' has no choice of sampler, got 'sticky'; leave it out",
+        ),
     ):
         code, _, messages = run("bench", *arguments)
         assert code == 2

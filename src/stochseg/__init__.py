@@ -55,6 +55,7 @@ _MODULES = {
     "data",
     "evaluation",
     "inference",
+    "memory",
     "metrics",
     "models",
     "networks",

@@ -83,7 +83,7 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="Train on this packed store (.h5) or folder instead of the recipe's data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: below runs/, named after the recipe.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -176,7 +176,10 @@ def predict(
     seed: Seed = 0,
     engine: Engine = "eager",
     axis: Annotated[
-        int | None, typer.Option(min=0, max=2, help="Axis along which NIfTI volumes are cut. Default: the last.")
+        int | None,
+        typer.Option(
+            min=0, max=2, help="Axis along which NIfTI volumes are cut. Default: one of length 1, else the last."
+        ),
     ] = None,
     tile: Annotated[
         int | None,
@@ -252,7 +255,9 @@ def evaluate(
         Path,
         typer.Argument(help="A run folder, as `train` writes it; with --data also a saved or shipped model (lidc)."),
     ],
-    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 100,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=2, help="Number of label maps to sample per image.")
+    ] = 100,
     steps: Steps = None,
     sampler: SamplerName = None,
     grid: GridName = None,
@@ -313,7 +318,7 @@ def evaluate(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run folder or a saved model.")],
+    model: Annotated[Path, typer.Argument(help="A run folder, a saved model, or a shipped one by name (lidc).")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     size: Annotated[str, typer.Option(help="Height and width of the images: 128, or 128x256.")] = "128",
 ) -> None:

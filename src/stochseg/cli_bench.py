@@ -36,7 +36,7 @@ def bench(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure what sampling costs (seconds, GFLOP, share of the matrix peak, memory) and, with --data, what it buys."""
+    """Measure what sampling costs (seconds, GFLOP, share of the matrix peak, memory) and, with --data, the scores."""
     from itertools import product
 
     from rich.table import Table
@@ -52,13 +52,17 @@ def bench(
     from stochseg.models.registry import known
     from stochseg.recipes import RECIPES, fresh_model
 
+    if out is not None and out.suffix != ".csv":
+        raise UserError(f"--out: expected a file that ends in .csv, got {out}; its picture goes beside it")
+    if data is not None and samples < 2:
+        raise UserError(f"--data: scores need at least 2 samples an image, got -n {samples}")
     chosen = pick_device(device)
     sizes = numbers("--size", size)
     examples = None if data is None else open_path(data, split)
     cases = []
     for text in models or ["lidc-9m@5"]:
         name, _, steps = text.partition("@")
-        fresh = name in RECIPES or (known(name) and not Path(name).exists())
+        fresh = (name in RECIPES or known(name)) and not Path(name).exists()
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:
             check_fits(network, examples)
@@ -83,6 +87,7 @@ def bench(
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
     shown = {
+        "evaluations_all_samples": "calls",
         "seconds": "s",
         "core_seconds": "core s",
         "core_seconds_all_steps": "all steps",
@@ -102,8 +107,9 @@ def bench(
         table.add_row(" ".join(map(str, parts)), *(str(row[key]) for key in shown))
     console.print(table)
     console.print(
-        "s: wall clock; core s: over all cores; all steps: core s with all of a diffusion's steps; GEMM: share of the "
-        "speed of a large float32 matrix product; MB: rise of memory"
+        "calls: maps through the network for all samples; s: wall clock; core s: over all cores; all steps: core s "
+        "with all of a diffusion's steps; GEMM: share of the speed of a large float32 matrix product; MB: rise of "
+        "memory"
     )
     if out is not None:
         files = [str(out)]
@@ -127,7 +133,9 @@ def compare(
         list[str] | None, typer.Option("--set", help="A change for all, e.g. --set batch_size=16; may be repeated.")
     ] = None,
     split: Annotated[str, typer.Option(help="What to evaluate on: train, val or test.")] = "val",
-    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="Label maps to draw an image.")] = 16,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=2, help="Number of label maps to sample per image.")
+    ] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
     steps: Annotated[
         int | None,

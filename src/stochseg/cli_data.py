@@ -15,12 +15,15 @@ app = typer.Typer(
 DataPath = Annotated[Path, typer.Argument(help="A packed store (.h5), or a folder with dataset.yaml.")]
 
 
-@app.command("import", epilog="Then: stochseg data check OUT; stochseg train lidc-9m data.options.path=OUT")
+@app.command("import", epilog="Then: stochseg data check OUT; stochseg train small --data OUT")
 def import_(
     kind: Annotated[
         str, typer.Argument(help="lidc-slices, lidc-v1, lidc-v2, lidc-dicom, cityscapes, camvid, folder …")
     ],
-    source: Annotated[Path, typer.Argument(help="The folder or file as it was downloaded; zips need not be unpacked.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="The folder or file as it was downloaded; only lidc-dicom wants its archives unpacked."),
+    ],
     out: Annotated[Path, typer.Argument(help="The store to write, e.g. data/lidc.h5.")],
 ) -> None:
     """Pack a data set into one file made for random reads. An interrupted import goes on when called again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,28 +22,41 @@ messages = Console(stderr=True)
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
-Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Label maps to draw an image.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Network evaluations a sample. Default: the model's own.")]
+Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Number of label maps to sample per image.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps per sample. Default: the model's own.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
-Engine = Annotated[
-    str, typer.Option(help="Who computes the networks: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
+Engine = Annotated[str, typer.Option(help="Inference backend: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")]
+SamplerName = Annotated[
+    str | None,
+    typer.Option(
+        "--sampler",
+        help="Sampling algorithm: ancestral, sticky, ddim, corrector (for models that diffuse labels; others have "
+        "their own). Default: the model's own.",
+    ),
 ]
-SamplerName = Annotated[str | None, typer.Option("--sampler", help="Sampling algorithm. Default: the model's own.")]
 GridName = Annotated[
     str | None,
-    typer.Option("--grid", help="Where the network is called: even, trailing, entropy. Default: the model's."),
+    typer.Option("--grid", help="Which diffusion steps are taken: even, trailing, entropy. Default: the model's."),
 ]
 NoiseName = Annotated[
     str | None,
-    typer.Option("--noise", help="independent, or latin: samples that cover more. Default: the model's own."),
+    typer.Option(
+        "--noise", help="independent, or latin (the samples of an image are stratified). Default: the model's own."
+    ),
 ]
 
 
 def home(model: Path) -> Path:
-    """Where results on a model go if nothing else is said: to itself, or to runs/ for a shipped one."""
+    """Where results on a model go if nothing else is said: into its run, or below runs/ for one without, whose folder
+    is the model's alone (a checkpoint with results inside would not be replaced by the next one)."""
     from stochseg.models.io import SHIPPED, find_model
+    from stochseg.training.loop import CONFIG_FILE
 
-    return Path("runs") / model if find_model(model).is_relative_to(SHIPPED) else model
+    if find_model(model).is_relative_to(SHIPPED):
+        return Path("runs") / model
+    if (model / CONFIG_FILE).is_file():
+        return model
+    return Path("runs") / "-".join(model.resolve().parts[-2:]).strip(os.sep)
 
 
 def open_run(model: Path, data: Path | None, split: str) -> tuple[TrainConfig | None, SegmentationData]:

@@ -42,7 +42,7 @@ def report(
     steps: Annotated[int | None, typer.Option(min=1, help="RUN: network evaluations a sample.")] = None,
     sampler: Annotated[str | None, typer.Option(help="RUN: sampling algorithm.")] = None,
     grid: Annotated[str | None, typer.Option(help="RUN: where the network is called: even, trailing, entropy.")] = None,
-    noise: Annotated[str | None, typer.Option(help="RUN: independent, or latin: samples that cover more.")] = None,
+    noise: Annotated[str | None, typer.Option(help="RUN: independent, or latin (stratified samples).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="RUN: same seed, same samples.")] = 0,
     data: Annotated[
         Path | None, typer.Option(help="RUN: this packed store (.h5) or folder instead of the run's data.")

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,8 +79,9 @@ def _open_up(folder: Path) -> None:
 
 def recover_folder(path: Path) -> None:
     """Put an old folder back that a kill between the two moves of `replaced_folder` left without its name."""
-    if path.exists():
+    if path.exists() or not any(path.parent.glob(f".{path.name}.*.old")):
         return
+    time.sleep(0.2)  # between the two moves of a writer that lives is a moment
     for old in path.parent.glob(f".{path.name}.*.old"):
-        os.replace(old, path)
-        return
+        if not path.exists():
+            os.replace(old, path)

@@ -195,6 +195,12 @@ def test_labels_of_any_integer_type(name, kind):
 # --- sampling ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("option", ["sampler", "grid", "noise"])
+def test_ways_of_sampling_that_a_model_does_not_know_are_refused(name, option):
+    with pytest.raises(UserError, match=f"{option}.*'nonsense'"):
+        fresh(name).sample(images(1), 1, **{option: "nonsense"})
+
+
 @pytest.mark.parametrize(("classes", "channels"), [(2, 1), (4, 3)])
 def test_samples_are_label_maps_with_probabilities(name, classes, channels):
     out = lively(name, classes, channels).sample(images(2, channels), 3, steps=STEPS)

@@ -1,6 +1,8 @@
 """`stochseg bench`: what it derives from its measurements. The command itself: tests/test_cli.py."""
 
+import math
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -39,6 +41,26 @@ def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
     found = [cost(Case(name, model, steps=steps), (8, 8), samples=16)["core_seconds_all_steps"] for steps in (1, 4, 40)]
     whole = 40 * 16 if name == "ccdm" else 1 + 39 * 16
     assert found == ["", whole, whole]
+
+
+def test_maps_through_the_network_are_counted_for_all_samples(monkeypatch):
+    monkeypatch.setattr(bench, "gemm_gflops", lambda device: 1.0)
+    for name, maps in (("ccdm", 4 * 16), ("ccdm-fast", 1 + 3 * 16)):
+        model = create(name, 2, 1, **SMALL[name]).eval()
+        row = cost(Case(name, model, steps=4), (8, 8), samples=16, repeats=1)
+        assert (row["evaluations"], row["evaluations_all_samples"]) == (4, maps)
+    assert cost(Case("ssn", create("ssn", 2, 1, base=8)), (8, 8), samples=2, repeats=1)["evaluations_all_samples"] == ""
+
+
+def test_where_memory_cannot_be_read_the_rest_is_measured(monkeypatch):
+    @contextmanager
+    def unknown(device):
+        yield {"rise": math.nan, "process": math.nan}
+
+    monkeypatch.setattr(bench, "peak_memory", unknown)
+    row = cost(Case("ccdm", create("ccdm", 2, 1, **SMALL["ccdm"]), steps=1), (8, 8), samples=2, repeats=1)
+    assert math.isnan(row["process_megabytes"])
+    assert row["seconds"] > 0
 
 
 def test_attention_is_counted():

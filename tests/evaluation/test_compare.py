@@ -14,10 +14,10 @@ from stochseg.training.config import write_config
 
 @pytest.fixture
 def methods(tiny_run, tmp_path):
-    """Two config files: a model that trains, and one whose data is not there."""
+    """Two config files: a model that trains, and one whose first weights are not there."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     write_config(tiny_run(), good)
-    write_config(tiny_run("data.name=store", "data.options={path: absent.h5}", "data.train={}", "data.val={}"), bad)
+    write_config(tiny_run("start_from=absent"), bad)
     return [str(good), str(bad)]
 
 
@@ -33,7 +33,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     assert 0 <= good["hm_iou"] <= 1
     assert good["parameters"] > 0
     assert good["evaluations"] == 2
-    assert "absent.h5" in bad["problem"]
+    assert "no model at absent" in bad["problem"]
     assert math.isnan(bad["ged"])
     with (out / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -42,7 +42,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     assert rows[1]["ged"] == ""
     text = (out / "comparison.md").read_text()
     assert "GED_2" in text
-    assert "absent.h5" in text
+    assert "no model at absent" in text
     assert "The same for all: budget 3, split val, samples 2, images 2, stochseg" in text
     assert (out / "comparison.png").stat().st_size > 1000
     assert (out / "samples-1.png").stat().st_size > 1000
@@ -57,12 +57,40 @@ def test_finished_rows_are_kept_and_failed_ones_tried_again(methods, tmp_path, m
     )
     second = run(methods, tmp_path / "out")
     assert second[0] == first[0]
-    assert [config.data.name for config in trained] == ["store"]
+    assert [config.start_from for config in trained] == ["absent"]
 
 
 def test_steps_hold_back_those_who_would_take_more(methods, tmp_path):
     assert run(methods[:1], tmp_path / "fewer", steps=1)[0]["evaluations"] == 1
     assert run(methods[:1], tmp_path / "own", steps=5)[0]["evaluations"] == 2
+    whole = f"{methods[0]} model.options.steps=null"
+    assert run([whole], tmp_path / "all", steps=9)[0]["evaluations"] == 8, "more than there are"
+
+
+def test_mistakes_are_found_before_any_training(methods, tiny_run, tmp_path):
+    larger, absent = tmp_path / "larger.yaml", tmp_path / "absent.yaml"
+    write_config(tiny_run("data.options.size=16"), larger)
+    write_config(tiny_run("data={name: store, options: {path: absent.h5}}"), absent)
+    for which, options, message in (
+        (methods[:1], {"split": "holdout"}, "unknown split of phantom 'holdout'"),
+        (methods[:1], {"device": "abacus"}, "abacus"),
+        ([methods[0], str(larger)], {}, "so the two cannot be compared; give --data for all"),
+        ([str(absent)], {}, "absent.h5"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare(which, None, "3", tmp_path / "out", **{"device": "cpu", **options})
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_entropy_grid_is_measured_on_validation_images_whatever_is_scored(methods, tmp_path, monkeypatch):
+    opened, open_split = [], module.open_split
+    monkeypatch.setattr(module, "open_split", lambda config, split: opened.append(split) or open_split(config, split))
+    (row,) = run([f"{methods[0]} model.options.grid=entropy"], tmp_path / "out", split="test")
+    assert row["problem"] == ""
+    checked, scored, drawn = opened[:3], opened[3:5], opened[5:]
+    assert checked == ["train", "val", "test"]
+    assert scored == ["val", "test"]
+    assert drawn == ["test", "val"]
 
 
 def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):

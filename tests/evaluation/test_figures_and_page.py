@@ -12,7 +12,7 @@ from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import figures
-from stochseg.evaluation.outputs import read_image, write_samples
+from stochseg.evaluation.outputs import read_image, write_labels, write_samples
 from stochseg.evaluation.page import Section, write_page
 from stochseg.types import DatasetInfo, Example, Normalisation, Samples
 
@@ -79,6 +79,13 @@ def test_images_of_any_range_and_channels_are_shown(channels, scale):
 
 
 # --- files of samples -------------------------------------------------------------------------------------
+
+
+def test_more_classes_than_a_palette_has(tmp_path):
+    labels = torch.arange(256, 272).view(4, 4)
+    write_labels(tmp_path / "many.png", labels, DatasetInfo(num_classes=300, image_channels=1))
+    with Image.open(tmp_path / "many.png") as picture:
+        assert (np.asarray(picture) == labels.numpy()).all()
 
 
 def test_sample_files_hold_the_labels(tmp_path):

@@ -98,6 +98,7 @@ SAMPLE = {
     "channels first": (np.zeros((3, 8, 8)), {}, says(r"1 channel\(s\)", "got 8")),
     "NaN": (np.full((8, 8), np.nan), {}, says(r"64 value\(s\)", "NaN or infinite")),
     "infinite in float32": (np.full((8, 8), 1e300), {}, says("NaN or infinite")),
+    "tensor beyond float32": (torch.full((1, 1, 8, 8), 1e300, dtype=torch.float64), {}, says("NaN or infinite")),
     "complex": (np.zeros((8, 8), complex), {}, says("of numbers", "complex128")),
     "integer tensor": (torch.zeros(1, 1, 8, 8, dtype=torch.uint8), {}, says("float tensor", "uint8", "numpy array")),
 }

@@ -119,10 +119,16 @@ def test_progress_runs_to_the_number_of_inputs(model, tmp_path):
 def test_deep_float_and_colour_pictures(model, tmp_path):
     deep = RNG.integers(0, 60_000, (12, 14)).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
-    Image.fromarray(RNG.normal(100, 50, (12, 14)).astype(np.float32)).save(tmp_path / "float.tif")
+    Image.fromarray(RNG.uniform(0, 255, (12, 14)).astype(np.float32)).save(tmp_path / "float.tif")
+    Image.fromarray(RNG.uniform(-1000, 400, (12, 14)).astype(np.float32)).save(tmp_path / "hounsfield.tif")
     outcomes = {o.folder.name: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
-    assert "in the same units?" in outcomes["deep"].notices[0]
+    for name in ("deep", "hounsfield"):
+        assert "are not the grey levels 0..255 that the model was trained on" in outcomes[name].notices[0]
     assert outcomes["float"].notices == ()
+    measured = lively(info=DatasetInfo(num_classes=2, image_channels=1, normalisation={"mean": [-400], "std": [300]}))
+    deep, hounsfield = predict(measured, [tmp_path / "deep.png", tmp_path / "hounsfield.tif"], tmp_path / "ct", QUICK)
+    assert re.search(r"reach \d+ standard deviations from what the model was trained on", deep.notices[0])
+    assert hounsfield.notices == ()
     Image.fromarray(RNG.random((12, 14)).astype(np.float32)).save(tmp_path / "unit.tif")
     Image.fromarray(np.zeros((12, 14), np.float32)).save(tmp_path / "black.tif")
     files = [tmp_path / "unit.tif", tmp_path / "black.tif"]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -430,6 +431,39 @@ def test_a_validation_that_was_cut_short_is_done_on_resuming(tiny_run, tmp_path,
     assert [r["step"] for r in logged if "val/ged" in r] == [3]
 
 
+def test_stopped_while_the_best_model_is_saved(tiny_run, tmp_path, monkeypatch):
+    """The resumed run finds the score better once more, and tells of it once."""
+    config, out = tiny_run("steps=3", "validation.every=3"), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(config, out, device="cpu", console=Console(quiet=True))
+    assert not (out / "best").exists()
+    train(config, out, device="cpu", resume=True, console=Console(quiet=True))
+    load(out / "best")
+    assert [record["step"] for record in log(out) if "val/ged" in record] == [3]
+
+
+def test_dropout_is_the_same_after_resuming(tiny_run, tmp_path, monkeypatch):
+    make = loop.create
+
+    def with_dropout(*arguments, **options):
+        model = make(*arguments, **options)
+        drop = torch.nn.functional.dropout
+        model.denoiser.unet.register_forward_hook(lambda unet, _, out: drop(out, training=unet.training))
+        return model
+
+    monkeypatch.setattr(loop, "create", with_dropout)
+    train(tiny_run(), tmp_path / "straight", device="cpu")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_run(), tmp_path / "run", device="cpu")
+    torch.rand(7)
+    train(tiny_run(), tmp_path / "run", resume=True, device="cpu")
+    assert_same_run(tmp_path / "run", tmp_path / "straight")
+
+
 def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_path):
     train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
     more = tiny_run("steps=2", "data.workers=1")
@@ -448,6 +482,9 @@ def test_a_run_begins_with_the_weights_of_another(tiny_run, tmp_path):
     train(tiny_run("steps=1", "lr=1e-12", "final_lr=0", start), tmp_path / "second", device="cpu")
     before, after = load(tmp_path / "first").state_dict(), load(tmp_path / "second").state_dict()
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    shutil.rmtree(tmp_path / "first")
+    more = tiny_run("steps=2", "lr=1e-12", "final_lr=0", start)
+    train(more, tmp_path / "second", resume=True, device="cpu")  # it has its weights
     with pytest.raises(UserError, match="nowhere"):
         train(tiny_run(f"start_from={tmp_path / 'nowhere'}"), tmp_path / "third", device="cpu")
     assert not (tmp_path / "third").exists()

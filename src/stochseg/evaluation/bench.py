@@ -62,6 +62,8 @@ ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attent
 def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -> dict[str, Any]:
     """Time and memory of `samples` label maps of one random image of this size.
 
+    evaluations: network calls a sample; evaluations_all_samples: maps that went through the network for all of them,
+    fewer than the product where samples share the first call (blank for models that name no such network);
     seconds: median of the wall clock; core_seconds: the CPU's, over all its cores; core_seconds_all_steps: what all T
     steps of a diffusion model would take, told from the times of one step and of these (of one alone it cannot be);
     gemm_share: FLOPs a second over those of a large float32 matrix product measured here and now; peak_megabytes: how
@@ -87,8 +89,9 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         options = replace(case, steps=1).options
         _, first = median_seconds(lambda: model.sample(image, samples, **options), repeats)
         all_steps = round(first + (core_seconds - first) * (total - 1) / (steps - 1), 3)
-    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:  # which sees plain torch alone
-        with_engine(model, "eager").sample(image, samples, **case.options)
+    plain = with_engine(model, "eager")  # FLOPs and rows are seen of plain torch alone
+    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _rows_through(plain) as rows:
+        plain.sample(image, samples, **case.options)
     gflop = counter.get_total_flops() / 1e9
     return {
         "model": case.name,
@@ -97,6 +100,7 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         "grid": case.default("grid"),
         "noise": case.default("noise"),
         "evaluations": out.evaluations,
+        "evaluations_all_samples": sum(rows) or "",
         "samples": samples,
         "height": size[0],
         "width": size[1],
@@ -106,8 +110,22 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         "gflop": round(gflop, 3) or "",
         "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
         "peak_megabytes": round(memory["rise"], 1),
-        "process_megabytes": round(memory["process"]),
+        "process_megabytes": round(memory["process"], 1),
     }
+
+
+@contextmanager
+def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
+    """The batch sizes of all calls of the network that is called most: the last of the hot modules."""
+    rows: list[int] = []
+    if not model.hot:
+        yield rows
+        return
+    hook = model.get_submodule(model.hot[-1]).register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
+    try:
+        yield rows
+    finally:
+        hook.remove()
 
 
 def quality(
@@ -188,6 +206,8 @@ def median_seconds(work: Callable[[], object], repeats: int) -> tuple[float, flo
         work()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+        elif torch.backends.mps.is_available():
+            torch.mps.synchronize()
         walls.append(time.perf_counter() - wall)
         cores.append(time.process_time() - core)
     return float(np.median(walls)), float(np.median(cores))
@@ -251,17 +271,18 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row[f"ged_{n}"] != "":
-            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise"))
+            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise", "height"))
             lines.setdefault(way, []).append(row)
+    heights = {row["height"] for row in rows}
     for axis, key, title in zip(
         figure.subplots(1, 2),
         (f"ged_{n}", f"hm_iou_{n}"),
         (f"GED$_{{{n}}}$ (lower is better)", f"HM-IoU$_{{{n}}}$ (higher is better)"),
         strict=True,
     ):
-        for (model, engine, sampler, grid, noise), points in lines.items():
+        for (model, engine, sampler, grid, noise, height), points in lines.items():
             points = sorted(points, key=lambda row: row["evaluations"])
-            words = (model, sampler, grid, engine, noise)
+            words = (model, sampler, grid, engine, noise, f"{height} pixels" if len(heights) > 1 else "")
             label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
             style = "s--" if sampler == "one_step_kernel" else "o-"
             axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from stochseg._version import __version__
-from stochseg.data import SegmentationData, spread
+from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.evaluation.evaluate import evaluate, write_csv
 from stochseg.evaluation.figures import comparison_grid, write_figure
@@ -86,6 +86,8 @@ def compare(
         raise UserError(f"methods must be named once each, got {', '.join(methods)}")
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
+    chosen = pick_device(device)
+    _check_data(configs, split)
     settings = {
         "budget": budget,
         "data": None if data is None else str(data),
@@ -103,13 +105,13 @@ def compare(
         row = _finished(folder / ROW, {"method": name, **settings})
         if row is None:
             console.print(f"{name}: training for {budget}", highlight=False)
-            row = _run(name, config, folder, split, samples, limit, steps, device)
+            row = _run(name, config, folder, split, samples, limit, steps, chosen)
             write_text(folder / ROW, json.dumps({"settings": settings, **row}, indent=2) + "\n")
         shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
         console.print(f"{name}: {shown}", highlight=False, markup=False)
         rows.append(row)
     write_comparison(rows, out, settings)
-    _write_grid(rows, out, open_split(next(iter(configs.values())), split), steps)
+    _write_grid(rows, out, configs, split, steps, chosen)
     return rows
 
 
@@ -122,6 +124,23 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
     least = {"every": 10**9, "images": 1, "samples": 2, "steps": 1, "settle": 0}
     validation = config.validation.model_copy(update=least)
     return config.model_copy(update={**limits, "validation": validation})
+
+
+def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
+    """UserError, before any training, if data cannot be opened or are not the same for all."""
+    first = next(iter(configs))
+    for name, config in configs.items():
+        for part in ("train", "val", split):
+            open_split(config, part)
+        if _scored_on(config) != _scored_on(configs[first]):
+            raise UserError(
+                f"{name} would be scored on other data than {first} ({_scored_on(config)} instead of "
+                f"{_scored_on(configs[first])}), so the two cannot be compared; give --data for all"
+            )
+
+
+def _scored_on(config: TrainConfig) -> dict[str, Any]:
+    return config.data.model_dump(mode="json", include={"name", "options", "val", "size"})
 
 
 def _folder(method: str) -> str:
@@ -152,15 +171,16 @@ def _run(
     samples: int,
     limit: int | None,
     steps: int | None,
-    device: str,
+    device: torch.device,
 ) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
     try:
-        train(config, folder / "run", resume=True, device=device, console=Console(quiet=True))
-        examples = open_split(config, split)
-        model = _trained(folder, examples, pick_device(device))
+        train(config, folder / "run", resume=True, device=str(device), console=Console(quiet=True))
+        model = _trained(folder, config, device)
         progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
-        result = evaluate(model, examples, samples=samples, limit=limit, steps=_at_most(steps, model), keep=0)
+        result = evaluate(
+            model, open_split(config, split), samples=samples, limit=limit, steps=_at_most(steps, model), keep=0
+        )
         metrics = result.metrics
         row |= {
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -183,18 +203,21 @@ def _run(
     return row
 
 
-def _trained(folder: Path, examples: SegmentationData, device: torch.device | str = "cpu") -> StochasticSegmenter:
-    """The last weights, which count, with the grid they need."""
+def _trained(folder: Path, config: TrainConfig, device: torch.device) -> StochasticSegmenter:
+    """The last weights, which count, with the grid they need, measured on validation images whatever is scored."""
     model = load(folder / "run" / "last", device=device)
     if getattr(model.config, "grid", None) == "entropy":
-        model.settle([examples[i].image[None] for i in spread(len(examples), 16)])
+        images = open_split(config, "val")
+        model.settle([images[i].image[None] for i in spread(len(images), 16)])
     return model
 
 
 def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
     """`steps` for a model that would take more, else None: its own default."""
-    own = getattr(model.config, "steps", 0)  # None: all of a diffusion's
-    return steps if steps is not None and (own is None or own > steps) else None
+    own = getattr(model.config, "steps", 0)
+    if own is None:
+        own = model.config.num_steps  # all of a diffusion's
+    return steps if steps is not None and own > steps else None
 
 
 # ---------------------------------------------------------------------- what is written
@@ -266,20 +289,27 @@ def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
 
 
 def _write_grid(
-    rows: Sequence[dict[str, Any]], out: Path, data: SegmentationData, steps: int | None, images: int = 3
+    rows: Sequence[dict[str, Any]],
+    out: Path,
+    configs: dict[str, TrainConfig],
+    split: str,
+    steps: int | None,
+    device: torch.device,
+    images: int = 3,
 ) -> None:
     """samples-1.png ...: for a few images the samples of every method, a row each."""
     folders = {row["method"]: out / _folder(row["method"]) for row in rows if not row["problem"]}
     if not folders:
         return
+    data = open_split(next(iter(configs.values())), split)
     # Images whose raters disagree show most.
     candidates = [data[i] for i in spread(len(data), 8 * images)]
     chosen = sorted(candidates, key=_disagreement, reverse=True)[:images]
     drawn: list[dict[str, Samples]] = [{} for _ in chosen]
     for name, folder in folders.items():
-        model = _trained(folder, data)
+        model = _trained(folder, configs[name], device)
         for example, samples in zip(chosen, drawn, strict=True):
-            samples[name] = model.sample(example.image[None], 8, steps=_at_most(steps, model))
+            samples[name] = model.sample(example.image[None], 8, steps=_at_most(steps, model)).to("cpu")
     for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):
         write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
 

@@ -284,6 +284,8 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
 def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch, scratch.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
+        writer = csv.DictWriter(
+            stream, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)

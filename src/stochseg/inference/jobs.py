@@ -17,10 +17,10 @@ from stochseg.inference.stacks import Stack, medical
 from stochseg.inference.writers import to_dicom_seg
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import read_json
-from stochseg.types import Samples
+from stochseg.types import Normalisation, Samples
 
 FAR = 20.0
-"""Normalised intensities of more standard deviations are remarked on."""
+"""Normalised intensities of more standard deviations are remarked on; of a model of 8-bit images, all but 0 to 255."""
 FLAT = 0.02
 """So are images that span fewer, without being of one grey: fractions of 1 for a model of 255 grey levels."""
 SEEN = 0.2
@@ -98,7 +98,9 @@ def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[s
     raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
     ask = "what the model was trained on; are they in the same units?"
     remarks = []
-    if max(-low, high) > FAR:
+    if model.info.normalisation == Normalisation() and max(-low, high) > 1.01:
+        remarks.append(f"{raw} are not the grey levels 0..255 that the model was trained on; bring them to its window")
+    elif max(-low, high) > FAR:
         remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
     elif 0 < high - low < FLAT:
         remarks.append(f"{raw} differ by {high - low:.2g} standard deviations of {ask}")

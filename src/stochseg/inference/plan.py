@@ -26,7 +26,7 @@ class Options(Config):
     steps: int | None = Field(None, ge=1, description="network evaluations a sample")
     sampler: str | None = None
     grid: str | None = Field(None, description="where the network is called: even, trailing, entropy")
-    noise: str | None = Field(None, description="independent, or latin: samples that cover more")
+    noise: str | None = Field(None, description="independent, or latin: the samples of an image are stratified")
     seed: int = Field(0, ge=0)
     engine: str = Field("eager", description="who computes the networks")
     tile: int | None = Field(

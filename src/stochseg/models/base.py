@@ -52,6 +52,8 @@ class StochasticSegmenter(nn.Module):
     hot: ClassVar[tuple[str, ...]] = ()
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
     and a tensor or a tuple of them out. Engines compute these, and `export` writes them."""
+    choices: ClassVar[tuple[str, ...]] = ()
+    """Of "sampler", "grid" and "noise" what a caller may choose; models that check more override `check_options`."""
     engine: str = "eager"
     """By whom the hot modules are computed: see `stochseg.inference`."""
 
@@ -111,8 +113,10 @@ class StochasticSegmenter(nn.Module):
 
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
-        if options.noise not in (None, "independent"):
-            raise UserError(f"model {self.name!r} draws independent samples, got noise {options.noise!r}; leave it out")
+        for option, only in (("sampler", None), ("grid", None), ("noise", "independent")):
+            got = getattr(options, option)
+            if got not in (None, only) and option not in self.choices:
+                raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; leave it out")
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""
@@ -202,8 +206,9 @@ class StochasticSegmenter(nn.Module):
     def prepare(self, image: Any) -> Tensor:
         """Any accepted image as a checked tensor "b c h w"; raw intensities are normalised."""
         if isinstance(image, Tensor):
+            image = image.float() if image.is_floating_point() else image  # beyond whose range numbers are infinite
             self._check_image(image)
-            return image.float()
+            return image
         if getattr(image, "mode", None) in PIL_MODES:
             image = image.convert(PIL_MODES[image.mode])
         raw = np.asarray(image)

@@ -138,7 +138,7 @@ class CategoricalDiffusion(StochasticSegmenter):
         log_p0 = torch.log_softmax(self.denoiser(x_t, t, condition).float(), 1)
         terms = OBJECTIVES[self.config.objective](self.process, log_p0, x0, x_t, t, valid)
         if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weighs all t alike
-            share = (torch.stack([t, t - 1]).double() / self.process.num_steps) ** self.config.t_power
+            share = (torch.stack([t, t - 1]).cpu().double() / self.process.num_steps) ** self.config.t_power
             terms = terms / (self.process.num_steps * (share[0] - share[1])).to(terms)[:, None, None]
         return terms.mean()
 
@@ -150,7 +150,8 @@ class CategoricalDiffusion(StochasticSegmenter):
 
     @torch.no_grad()
     def entropy_profile(self, images: Sequence[Tensor], *, samples: int = 4, calls: int = 50) -> Profile:
-        """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images "1 c h w"."""
+        """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images "1 c h w". Of
+        a head with several components p0 is that of the component drawn: what is open between them is not counted."""
         left: dict[int, float] = {}
         grid = make_grid("even", self.process.schedule, min(calls, self.process.num_steps))
         windows = [image.to(self.device)[(..., *self.window(*image.shape[-2:]))] for image in images]

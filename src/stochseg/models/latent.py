@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.core import NOISES, Noise, SeededNoise, standard_normal
+from stochseg.core import Noise, SeededNoise, standard_normal
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.chunks import check_noise
+from stochseg.models.chunks import Report, check_noise, draw_in_chunks
 from stochseg.networks.denoisers import Condition, one_hot, pad_to_multiple
 from stochseg.networks.latents import Choose, Gaussian
 from stochseg.types import Samples
@@ -71,6 +71,7 @@ class LatentSegmenter(StochasticSegmenter):
     """A subclass writes `loss`, `encode` and `decode`. A sample takes one pass of the decoder."""
 
     Config: ClassVar[type[LatentConfig]] = LatentConfig
+    choices = ("noise",)
 
     def encode(self, image: Tensor) -> Condition:
         """image: "b c h w" of any size. What depends on the image alone, once an image."""
@@ -81,6 +82,7 @@ class LatentSegmenter(StochasticSegmenter):
         raise NotImplementedError
 
     def check_options(self, options: SamplingOptions) -> None:
+        super().check_options(options)
         check_noise(options)
 
     def read(
@@ -94,21 +96,13 @@ class LatentSegmenter(StochasticSegmenter):
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """Encode once an image, decode n samples of it in chunks, take each pixel's most likely label."""
-        b, _, h, w = image.shape
-        make_noise = NOISES[check_noise(options)]
         condition = self.encode(image)
-        rows = torch.arange(b, device=image.device).repeat_interleave(n)
-        labels = torch.empty(b * n, h, w, dtype=torch.int64, device=image.device)
-        mean = torch.zeros(b, self.num_classes, h, w, device=image.device)
-        chunk = max(1, self.config.chunk * 128 * 128 // (h * w))
-        starts = range(0, b * n, chunk)
-        for done, start in enumerate(starts, 1):
-            part = slice(start, min(start + chunk, b * n))
-            noise = make_noise(keys, n, range(part.start, part.stop), image.device)
-            p = self.decode(condition[rows[part]], noise).float().softmax(1)
-            labels[part] = p.argmax(1)
-            mean.index_add_(0, rows[part], p / n)
-            if options.progress is not None:
-                options.progress(done, len(starts))
-        weights = torch.full((b, n), 1 / n, device=image.device)
-        return Samples(labels.view(b, n, h, w), mean, weights, seed)
+
+        def part(rows: Tensor, noise: Noise, report: Report) -> Tensor:
+            p = self.decode(condition[rows], noise).float().softmax(1)
+            report(0)
+            return p
+
+        return draw_in_chunks(
+            part, image, n, keys, seed, options, num_classes=self.num_classes, chunk=self.config.chunk
+        )

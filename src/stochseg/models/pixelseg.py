@@ -72,6 +72,7 @@ class PixelSeg(StochasticSegmenter):
     """Label maps drawn pixel after pixel at half resolution, then brought to the full one."""
 
     Config: ClassVar[type[PixelSegConfig]] = PixelSegConfig
+    choices = ("sampler",)
     log_weights: Tensor
 
     def __init__(self, info: DatasetInfo, config: PixelSegConfig):

@@ -115,6 +115,7 @@ class SSN(StochasticSegmenter):
     """A low-rank normal distribution over the logits of the whole image."""
 
     Config: ClassVar[type[SSNConfig]] = SSNConfig
+    choices = ("noise",)
 
     def __init__(self, info: DatasetInfo, config: SSNConfig):
         super().__init__(info, config)
@@ -147,6 +148,7 @@ class SSN(StochasticSegmenter):
         return {"loss": -likelihood.mean() / image[0, 0].numel()}
 
     def check_options(self, options: SamplingOptions) -> None:
+        super().check_options(options)
         check_noise(options)
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:

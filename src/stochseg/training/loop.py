@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -70,10 +71,12 @@ def train(
     processes = join(device)
     try:
         _check_run(config, out, resume)
-        run = _Run(config, out, processes, console)
         if resume:
             recover_folder(out / "last")
-        if resume and (out / "last").exists():
+        begun = resume and (out / "last").exists()
+        # A run that goes on has its weights, whatever became of those it started from.
+        run = _Run(config.model_copy(update={"start_from": None}) if begun else config, out, processes, console)
+        if begun:
             run.restore()
         _begin_run(config, out, processes)
         run.fit()
@@ -97,7 +100,7 @@ def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
         raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
     if resume and file.exists():
         # The number of loader processes changes nothing of what they load.
-        old, new = (c.model_dump(exclude={"data": {"workers"}}) for c in (read_config(file), config))
+        old, new = (c.model_dump(mode="json", exclude={"data": {"workers"}}) for c in (read_config(file), config))
         changed = sorted(k for k in new if k not in FREE_KEYS and new[k] != old[k])
         if changed:
             raise UserError(
@@ -180,7 +183,7 @@ class _Run:
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
-        with _Log(self.out, self.processes.is_main, start) as log, self._bar() as advance:
+        with _Log(self.out, self.processes.is_main, self.progress) as log, self._bar() as advance:
             try:
                 self._validate_if_due(log)  # a run that was stopped in the middle of it
                 for draw in loader:
@@ -215,6 +218,9 @@ class _Run:
     def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
         """One optimiser step; returns the loss over all processes and the gradient's norm."""
         device, batch = self.processes.device, draw.batch
+        # For networks with dropout; all else draws from the noise of its keys.
+        place = (self.config.seed, self.progress.step, self.processes.rank)
+        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["lr_factor"]
         mask = None if batch.mask is None else batch.mask.to(device)
@@ -272,9 +278,10 @@ class _Run:
             log.picture(step, qualitative(rows, model.info))
             self.console.print(f"step {step}: validation GED_{config.samples} {score:.4f}", highlight=False)
         if self.progress.best is None or score < self.progress.best:
-            self.progress.best, self.progress.best_step = score, step
             if self.processes.is_main:
                 save(model, self.out / "best")
+            # Only now: a run that is stopped while it saves must find the score better once more.
+            self.progress.best, self.progress.best_step = score, step
 
     def settle(self) -> None:
         """Let the best model measure what its sampling needs, on validation images, and keep that with it."""
@@ -319,12 +326,12 @@ class _Run:
 class _Log:
     """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
 
-    def __init__(self, out: Path, active: bool, start: int):
+    def __init__(self, out: Path, active: bool, progress: Progress):
         self.out = out
         self.board = None
         if active:
-            _forget_after(start, out / LOG_FILE)
-            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=start + 1)
+            _forget_after(progress, out / LOG_FILE)
+            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=progress.step + 1)
 
     def __enter__(self) -> _Log:
         return self
@@ -348,14 +355,15 @@ class _Log:
             self.board.add_figure("val/samples", figure, step, close=False)
 
 
-def _forget_after(step: int, log: Path) -> None:
-    """Drop the records of steps that were lost with a crash: they are about to be taken again."""
+def _forget_after(progress: Progress, log: Path) -> None:
+    """Drop the records of steps and validations that were lost with a crash: they are about to be taken again."""
     if not log.exists():
         return
     kept = []
     for line in log.read_text().splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] > step:
+            record = json.loads(line)
+            if record["step"] > (progress.validated if "val/ged" in record else progress.step):
                 break
         except json.JSONDecodeError:  # the line at which a crash cut the file
             break
