@@ -22,9 +22,11 @@ from harness import write_csv
 from stochseg.data import SegmentationData, open_path, spread
 from stochseg.evaluation import evaluate
 from stochseg.evaluation.figures import quality_against_steps, write_figure
+from stochseg.files import sha256
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
+from stochseg.models.io import WEIGHTS, find_model
 from stochseg.types import Example
 
 WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"
@@ -127,7 +129,8 @@ def main() -> None:
         for sampler, _, calls in (way.partition("@") for way in arguments.ways.split())
         for steps in calls.split(",")
     ]
-    kept = arguments.runs / f"{arguments.model}-{arguments.engine}-of-{arguments.limit}"
+    weights = sha256(find_model(Path(arguments.model)) / WEIGHTS)[:8]  # whose parts do not mix with those of others
+    kept = arguments.runs / f"{arguments.model}-{weights}-{arguments.engine}-of-{arguments.limit}"
     folders = {way: kept / f"{way[0]}-{way[1]}" for way in ways}
     if not arguments.table:
         model = with_engine(load(arguments.model), arguments.engine)

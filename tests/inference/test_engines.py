@@ -121,7 +121,9 @@ def test_bfloat16_draws_nearly_the_labels_of_torch(name):
 def test_compile_draws_the_labels_of_torch(name, config):
     model = lively(name, **config)
     copy = with_engine(model, "compile")
+    torch._dynamo.utils.counters.clear()
     agree(model.sample(image(), 2), copy.sample(image(), 2))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(model.hot)
 
 
 @pytest.mark.parametrize("order", ["engine first", "windows first"])
