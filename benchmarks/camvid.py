@@ -48,7 +48,11 @@ def settings_of(name: str, arguments: argparse.Namespace) -> TrainConfig:
             "steps": 10**9,
             "minutes": arguments.minutes,
             "batch_size": 8,
+            "optimizer": "adam",
+            "lr": 5e-4,
             "decay": "cosine",
+            "tail": 0.25,
+            "warmup": 100,
             "precision": "auto",
             "validation": config.validation.model_copy(update={"every": 10**9, "images": 2, "samples": 2}),
         }

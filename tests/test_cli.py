@@ -347,9 +347,11 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
         assert message in messages
 
 
-def test_bench_scores_trained_weights_alone(run, trained, folder_root, tmp_path):
+def test_bench_scores_trained_weights_alone(run, trained, folder_root, tmp_path, monkeypatch):
     file = tmp_path / "bench.csv"
     arguments = ("--size", 8, "-n", 2, "--data", folder_root, "--repeats", 1, "--out", file)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unet-ce").mkdir()  # such as results
     code, out, _ = run("bench", "unet-ce", f"{trained}@1", *arguments)
     assert code == 0
     assert f"written to {file} and {file.with_suffix('.png')}" in out

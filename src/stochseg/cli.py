@@ -271,7 +271,10 @@ def evaluate(
     curve: Annotated[
         str | None, typer.Option(help="Also quality against these numbers of steps, e.g. 5,10,25,250.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write. Default: RUN/evaluation.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write. Default: RUN/evaluation; below runs/ for a model without a run."),
+    ] = None,
     engine: Engine = "eager",
     device: Device = "auto",
 ) -> None:

@@ -49,6 +49,7 @@ def bench(
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
     from stochseg.models.devices import pick_device
+    from stochseg.models.io import is_model
     from stochseg.models.registry import known
     from stochseg.recipes import RECIPES, fresh_model
 
@@ -62,7 +63,7 @@ def bench(
     cases = []
     for text in models or ["lidc-9m@5"]:
         name, _, steps = text.partition("@")
-        fresh = (name in RECIPES or known(name)) and not Path(name).exists()
+        fresh = (name in RECIPES or known(name)) and not is_model(Path(name))
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:
             check_fits(network, examples)

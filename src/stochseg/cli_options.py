@@ -52,8 +52,8 @@ def home(model: Path) -> Path:
     from stochseg.models.io import SHIPPED, find_model
     from stochseg.training.loop import CONFIG_FILE
 
-    if find_model(model).is_relative_to(SHIPPED):
-        return Path("runs") / model
+    if (found := find_model(model)).is_relative_to(SHIPPED):
+        return Path("runs") / found.name
     if (model / CONFIG_FILE).is_file():
         return model
     return Path("runs") / "-".join(model.resolve().parts[-2:]).strip(os.sep)

@@ -26,7 +26,10 @@ def report(
             metavar="PREDICTIONS|RUN",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The page. Default: report.html in that folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page. Default: report.html in that folder; below runs/ for a model without a run."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many images, evenly spread. Default: 100 inputs, 200 of a split.")
     ] = None,
@@ -38,10 +41,14 @@ def report(
         list[str] | None,
         typer.Option(help='Answer for every image shown, e.g. --ask "longest diameter > 6 mm"; may be repeated.'),
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=2, help="RUN: label maps to draw an image.")] = 32,
-    steps: Annotated[int | None, typer.Option(min=1, help="RUN: network evaluations a sample.")] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=2, help="RUN: number of label maps to sample per image.")
+    ] = 32,
+    steps: Annotated[int | None, typer.Option(min=1, help="RUN: denoising steps per sample.")] = None,
     sampler: Annotated[str | None, typer.Option(help="RUN: sampling algorithm.")] = None,
-    grid: Annotated[str | None, typer.Option(help="RUN: where the network is called: even, trailing, entropy.")] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="RUN: which diffusion steps are taken: even, trailing, entropy.")
+    ] = None,
     noise: Annotated[str | None, typer.Option(help="RUN: independent, or latin (stratified samples).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="RUN: same seed, same samples.")] = 0,
     data: Annotated[
@@ -53,7 +60,7 @@ def report(
         typer.Option(help="RUN: quality against these numbers of steps, or none. Default: 2,5,10,25."),
     ] = None,
     curve_images: Annotated[int, typer.Option(min=1, help="RUN: images of that curve.")] = 20,
-    engine: Annotated[str, typer.Option(help="RUN: who computes the networks.")] = "eager",
+    engine: Annotated[str, typer.Option(help="RUN: inference backend.")] = "eager",
     device: Annotated[str, typer.Option(help="RUN: auto, cpu, cuda, cuda:1, mps …")] = "auto",
 ) -> None:
     """Write one HTML page, without any other file, about predictions (outlines, readings with probabilities,

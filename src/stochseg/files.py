@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stochseg.errors import UserError
@@ -84,4 +84,5 @@ def recover_folder(path: Path) -> None:
     time.sleep(0.2)  # between the two moves of a writer that lives is a moment
     for old in path.parent.glob(f".{path.name}.*.old"):
         if not path.exists():
-            os.replace(old, path)
+            with suppress(FileNotFoundError):  # another process of the same run was first
+                os.replace(old, path)

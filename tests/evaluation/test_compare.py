@@ -67,18 +67,22 @@ def test_steps_hold_back_those_who_would_take_more(methods, tmp_path):
     assert run([whole], tmp_path / "all", steps=9)[0]["evaluations"] == 8, "more than there are"
 
 
-def test_mistakes_are_found_before_any_training(methods, tiny_run, tmp_path):
+def test_mistakes_are_found_before_any_training(methods, tiny_run, folder_root, tmp_path):
     larger, absent = tmp_path / "larger.yaml", tmp_path / "absent.yaml"
     write_config(tiny_run("data.options.size=16"), larger)
     write_config(tiny_run("data={name: store, options: {path: absent.h5}}"), absent)
     for which, options, message in (
         (methods[:1], {"split": "holdout"}, "unknown split of phantom 'holdout'"),
         (methods[:1], {"device": "abacus"}, "abacus"),
-        ([methods[0], str(larger)], {}, "so the two cannot be compared; give --data for all"),
+        ([methods[0], str(larger)], {}, "so the two cannot be compared; give the same --data"),
         ([str(absent)], {}, "absent.h5"),
     ):
         with pytest.raises(UserError, match=message):
             compare(which, None, "3", tmp_path / "out", **{"device": "cpu", **options})
+    splits = folder_root / "splits.json"
+    splits.write_text(json.dumps({**json.loads(splits.read_text()), "test": []}))
+    with pytest.raises(UserError, match="the split 'test' of its data is empty"):
+        compare(["ssn"], folder_root, "3", tmp_path / "out", split="test", device="cpu")
     assert not (tmp_path / "out").exists()
 
 
@@ -96,7 +100,8 @@ def test_the_entropy_grid_is_measured_on_validation_images_whatever_is_scored(me
 def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
     run(methods[:1], tmp_path / "out")
     with pytest.raises(UserError, match=r"another budget \(3 instead of 4\)"):
-        run(methods[:1], tmp_path / "out", budget="4")
+        run([f"{methods[0]} lr=1e-3", methods[0]], tmp_path / "out", budget="4")
+    assert len([*(tmp_path / "out").glob("*/run")]) == 1, "nothing was trained first"
 
 
 def test_the_last_weights_count(methods, tmp_path):

@@ -123,7 +123,7 @@ def test_deep_float_and_colour_pictures(model, tmp_path):
     Image.fromarray(RNG.uniform(-1000, 400, (12, 14)).astype(np.float32)).save(tmp_path / "hounsfield.tif")
     outcomes = {o.folder.name: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
     for name in ("deep", "hounsfield"):
-        assert "are not the grey levels 0..255 that the model was trained on" in outcomes[name].notices[0]
+        assert "are not the grey levels 0..255 that the model takes" in outcomes[name].notices[0]
     assert outcomes["float"].notices == ()
     measured = lively(info=DatasetInfo(num_classes=2, image_channels=1, normalisation={"mean": [-400], "std": [300]}))
     deep, hounsfield = predict(measured, [tmp_path / "deep.png", tmp_path / "hounsfield.tif"], tmp_path / "ct", QUICK)

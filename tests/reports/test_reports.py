@@ -334,13 +334,14 @@ def test_page_of_a_run(run, trained):
     assert all(heading in page.words for heading in headings)
 
 
-def test_a_model_on_a_folder_with_void_and_without_steps(run, folder_root, tmp_path):
+def test_a_model_on_a_folder_with_void_and_without_steps(run, folder_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     info = stochseg.DatasetInfo(num_classes=2, image_channels=1, ignore=255)
     model = stochseg.create("unet-ce", 2, 1, info=info, base=4, multipliers=[1, 2], blocks=1, attention=[])
     stochseg.save(model, tmp_path / "model")
     code, _, _ = run("report", tmp_path / "model", "--data", folder_root, "-n", 2, "--spacing", 0.5)
     assert code == 0
-    page = Page(tmp_path / "model/report.html").check()
+    page = Page(tmp_path / "runs" / f"{tmp_path.name}-model" / "report.html").check()
     assert "Worst: c" in page.words
     assert "mm²" in page.text
     assert "Quality against steps" not in page.text

@@ -121,7 +121,11 @@ def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
     if not model.hot:
         yield rows
         return
-    hook = model.get_submodule(model.hot[-1]).register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
+
+    def count(module: Any, inputs: Any, out: Any) -> None:
+        rows.append(len(out if isinstance(out, torch.Tensor) else out[0]))
+
+    hook = model.get_submodule(model.hot[-1]).register_forward_hook(count)
     try:
         yield rows
     finally:

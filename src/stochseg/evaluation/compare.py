@@ -99,10 +99,10 @@ def compare(
         "stochseg": __version__,
         "threads": torch.get_num_threads(),
     }
+    done = {name: _finished(out / _folder(name) / ROW, {"method": name, **settings}) for name in configs}
     rows = []
     for name, config in configs.items():
-        folder = out / _folder(name)
-        row = _finished(folder / ROW, {"method": name, **settings})
+        folder, row = out / _folder(name), done[name]
         if row is None:
             console.print(f"{name}: training for {budget}", highlight=False)
             row = _run(name, config, folder, split, samples, limit, steps, chosen)
@@ -131,11 +131,13 @@ def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
     first = next(iter(configs))
     for name, config in configs.items():
         for part in ("train", "val", split):
-            open_split(config, part)
+            if len(open_split(config, part)) == 0:
+                raise UserError(f"{name}: the split {part!r} of its data is empty")
         if _scored_on(config) != _scored_on(configs[first]):
             raise UserError(
                 f"{name} would be scored on other data than {first} ({_scored_on(config)} instead of "
-                f"{_scored_on(configs[first])}), so the two cannot be compared; give --data for all"
+                f"{_scored_on(configs[first])}), so the two cannot be compared; give the same --data and "
+                "data.size for all"
             )
 
 

@@ -259,13 +259,13 @@ def metric_rows(result: Evaluation) -> list[tuple[str, str, str]]:
 
 
 def table(result: Evaluation, published: Mapping[str, float] | None = None) -> Table:
-    """The metrics for the terminal, beside those in print where there are any."""
+    """The metrics for the terminal, beside the published ones where there are any."""
     s = result.settings
     out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['samples']} samples each")
     out.add_column("metric")
     out.add_column("value", justify="right")
     if published:
-        out.add_column("in print", justify="right")
+        out.add_column("published", justify="right")
     for key, name, value in metric_rows(result):
         out.add_row(name, value, *([f"{published[key]:.3f}" if key in published else ""] if published else []))
     return out
@@ -283,7 +283,7 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
 
 def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replaced_file(file) as scratch, scratch.open("w", newline="") as stream:
+    with replaced_file(file) as scratch, scratch.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(
             stream, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
         )

@@ -99,7 +99,7 @@ def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[s
     ask = "what the model was trained on; are they in the same units?"
     remarks = []
     if model.info.normalisation == Normalisation() and max(-low, high) > 1.01:
-        remarks.append(f"{raw} are not the grey levels 0..255 that the model was trained on; bring them to its window")
+        remarks.append(f"{raw} are not the grey levels 0..255 that the model takes; bring them to its window")
     elif max(-low, high) > FAR:
         remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
     elif 0 < high - low < FLAT:

@@ -22,13 +22,13 @@ WHOLE = 2048 * 2048
 class Options(Config):
     """How to predict; what is None is the model's or the input's own."""
 
-    samples: int = Field(16, ge=1, description="label maps to draw an image")
-    steps: int | None = Field(None, ge=1, description="network evaluations a sample")
+    samples: int = Field(16, ge=1, description="label maps to sample per image")
+    steps: int | None = Field(None, ge=1, description="denoising steps per sample")
     sampler: str | None = None
-    grid: str | None = Field(None, description="where the network is called: even, trailing, entropy")
+    grid: str | None = Field(None, description="which diffusion steps are taken: even, trailing, entropy")
     noise: str | None = Field(None, description="independent, or latin: the samples of an image are stratified")
     seed: int = Field(0, ge=0)
-    engine: str = Field("eager", description="who computes the networks")
+    engine: str = Field("eager", description="inference backend")
     tile: int | None = Field(
         None, ge=0, description=f"windows of so many pixels a side; None: {TILE} where the model can be tiled; 0: never"
     )

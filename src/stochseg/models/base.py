@@ -53,7 +53,7 @@ class StochasticSegmenter(nn.Module):
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
     and a tensor or a tuple of them out. Engines compute these, and `export` writes them."""
     choices: ClassVar[tuple[str, ...]] = ()
-    """Of "sampler", "grid" and "noise" what a caller may choose; models that check more override `check_options`."""
+    """Of "sampler", "grid" and "noise" what a caller may choose; a model that has some checks it in `check_options`."""
     engine: str = "eager"
     """By whom the hot modules are computed: see `stochseg.inference`."""
 

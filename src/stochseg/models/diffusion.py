@@ -58,6 +58,7 @@ class CategoricalDiffusion(StochasticSegmenter):
     """A subclass gives the denoiser and, if labels do not vary everywhere, the window in which they do."""
 
     Config: ClassVar[type[DiffusionConfig]] = DiffusionConfig
+    choices = ("sampler", "grid", "noise")
     denoiser: Denoiser
 
     def __init__(self, info: DatasetInfo, config: DiffusionConfig):

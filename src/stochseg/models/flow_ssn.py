@@ -119,6 +119,7 @@ class FlowSSN(StochasticSegmenter):
     """A straight-line flow from image-dependent normal logits to label maps."""
 
     Config: ClassVar[type[FlowSSNConfig]] = FlowSSNConfig
+    choices = ("sampler", "grid", "noise")
     training_defaults: ClassVar = {
         "optimizer": "adamw",
         "weight_decay": 1e-4,

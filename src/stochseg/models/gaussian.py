@@ -73,6 +73,7 @@ class GaussianDiffusion(StochasticSegmenter):
     """A subclass gives the codes, the network, the loss and the prediction of x0."""
 
     Config: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
+    choices = ("sampler", "grid", "noise")
     net: ContinuousUNet
     codes: Tensor
 

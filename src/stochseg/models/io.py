@@ -94,6 +94,11 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in SHIPPED.glob("*") if (folder / WEIGHTS).is_file()))
 
 
+def is_model(path: Path) -> bool:
+    """Whether there is a model or a run, or a part of one."""
+    return any((path / name).exists() for name in (CONFIG, WEIGHTS, "train.yaml", "best", "last"))
+
+
 def find_model(path: Path) -> Path:
     """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
     candidates = [path, path / "best", path / "last"]
@@ -102,8 +107,7 @@ def find_model(path: Path) -> Path:
     for folder in candidates:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
-    ours = (CONFIG, WEIGHTS, "train.yaml", "best", "last")
-    if str(path) in shipped() and not any((path / name).exists() for name in ours):  # such as a folder of data
+    if str(path) in shipped() and not is_model(path):  # such as a folder of data
         return SHIPPED / path
     if not path.exists():
         raise UserError(
