@@ -88,7 +88,7 @@ def bench(
             messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
     shown = {
-        "evaluations_all_samples": "calls",
+        "evaluations_all_samples": "maps",
         "seconds": "s",
         "core_seconds": "core s",
         "core_seconds_all_steps": "all steps",
@@ -99,7 +99,7 @@ def bench(
         f"hm_iou_{samples}": f"HM-IoU_{samples}",
     }
     shown = {key: name for key, name in shown.items() if key in rows[0]}
-    table.add_column("model@evaluations")
+    table.add_column("model@evals")
     for name in shown.values():
         table.add_column(name, justify="right")
     varied = [key for key in ("sampler", "grid", "engine", "height") if len({row[key] for row in rows}) > 1]
@@ -108,9 +108,9 @@ def bench(
         table.add_row(" ".join(map(str, parts)), *(str(row[key]) for key in shown))
     console.print(table)
     console.print(
-        "calls: maps through the network for all samples; s: wall clock; core s: over all cores; all steps: core s "
-        "with all of a diffusion's steps; GEMM: share of the speed of a large float32 matrix product; MB: rise of "
-        "memory"
+        "evals: network calls a sample; maps: through the network, for all samples; s: wall clock; core s: over all "
+        "cores; all steps: core s with all of a diffusion's steps; GEMM: share of the speed of a large float32 matrix "
+        "product; MB: rise of memory"
     )
     if out is not None:
         files = [str(out)]
