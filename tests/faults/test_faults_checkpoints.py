@@ -1,6 +1,8 @@
 """Broken, foreign and half-written checkpoints."""
 
 import json
+import shutil
+import threading
 
 import pytest
 import torch
@@ -194,3 +196,16 @@ def test_extra_tensors_are_refused(saved):
     save_file({**model_io.load_file(file), "stowaway": torch.zeros(1)}, file)
     with pytest.raises(UserError, match=r"0 tensors missing, 1 unknown \(first: 'stowaway'\)"):
         load(saved)
+
+
+def test_a_reader_between_the_two_moves_of_a_writer_leaves_them_to_it(saved, tmp_path):
+    """It would put the old folder back, and the writer could not put the new one in its place."""
+    old, new = tmp_path / ".model.x.old", tmp_path / "new"
+    saved.rename(old)
+    shutil.copytree(old, new)
+    writer = threading.Timer(0.05, new.rename, [saved])
+    writer.start()
+    load(saved)
+    writer.join()
+    assert saved.exists()
+    assert old.exists()
