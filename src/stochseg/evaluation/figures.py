@@ -150,7 +150,10 @@ def quality_against_steps(curves: Mapping[str, Mapping[int, Mapping[str, float]]
     curves: sampler -> steps -> metrics as `evaluate` gives them.
     """
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-    ticks = sorted({steps for points in curves.values() for steps in points})
+    ticks: list[int] = []
+    for steps in sorted({steps for points in curves.values() for steps in points}, reverse=True):
+        if not ticks or steps < 0.8 * ticks[-1]:  # closer labels would touch
+            ticks.append(steps)
     for axis, key, title in zip(
         figure.subplots(1, 2),
         (f"ged_{n}", f"hm_iou_{n}"),
@@ -158,8 +161,8 @@ def quality_against_steps(curves: Mapping[str, Mapping[int, Mapping[str, float]]
         strict=True,
     ):
         for name, points in curves.items():
-            steps = sorted(points)
-            axis.plot(steps, [points[s][key] for s in steps], "o-", label=name, markersize=4)
+            taken = sorted(points)
+            axis.plot(taken, [points[s][key] for s in taken], "o-", label=name, markersize=4)
         axis.set(xscale="log", xlabel="network evaluations a sample", title=title)
         axis.set_xticks(ticks, [str(s) for s in ticks])
         axis.minorticks_off()
