@@ -1,10 +1,10 @@
 """Trainings of one budget on LIDC, scored alike: the table of equal budgets in README.md.
 
-python benchmarks/budget.py lidc-fast-s:2=runs/lidc ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
+python benchmarks/budget.py data/lidc.h5 lidc-fast-s:1=runs/fast ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
 
-A run is given as name:cores=folder. The first is the recipe (`stochseg train lidc-fast-s --data … seed=3`, two
-cores), the others had as many core-minutes (OMP_NUM_THREADS=1 stochseg compare … --budget 190m). The last weights are
-scored on the run's own val split, with its own noise and, where that is another, with independent noise.
+A run is given as name:cores=folder (OMP_NUM_THREADS=1 stochseg compare METHOD … --budget 60m, or any other of the same
+core-minutes). The last weights of all are scored on the same images, the centre of the val slices, to which the
+two-tower model is held anyway; with the model's own noise and, where that is another, with independent noise.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import json
 from pathlib import Path
 
 from harness import write_csv
+from stochseg.data import open_dataset
 from stochseg.evaluation import evaluate
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import load
-from stochseg.training import open_split, read_config
 
+CENTRE = 64
 SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc-slices …)")
     parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER")
     parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
     parser.add_argument("--steps", type=int, default=10, help="denoising steps of models that would take more")
@@ -33,14 +35,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     keep_freed_memory()
-    rows: list[dict[str, object]] = []
+    data = open_dataset("store", "val", path=str(arguments.data), centre=CENTRE)
+    runs = []
     for text in arguments.runs:
         about, _, folder = text.partition("=")
         name, _, cores = about.partition(":")
-        run = Path(folder)
-        model = load(run / "last")
-        progress = json.loads((run / "last" / "state" / "progress.json").read_text())
-        data = open_split(read_config(run / "train.yaml"), "val")
+        last = Path(folder) / "last"
+        runs.append((name, int(cores), load(last), json.loads((last / "state" / "progress.json").read_text())))
+    rows: list[dict[str, object]] = []
+    for name, cores, model, progress in runs:
         own = getattr(model.config, "steps", 0)  # None: all of a diffusion's
         steps = arguments.steps if own is None or own > arguments.steps else None
         fast = with_engine(model, arguments.engine)
@@ -53,7 +56,7 @@ def main() -> None:
                     "method": name,
                     "parameters": sum(p.numel() for p in model.parameters()),
                     "train_steps": progress["step"],
-                    "train_core_minutes": round(int(cores) * progress["seconds"] / 60, 1),
+                    "train_core_minutes": round(cores * progress["seconds"] / 60, 1),
                     "images": result.settings["images"],
                     "evaluations": int(result.metrics["evaluations_per_sample"]),
                     "noise": noise,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from stochseg.files import sha256
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
-from stochseg.models.io import WEIGHTS, find_model
+from stochseg.models.base import SamplingOptions
+from stochseg.models.io import CONFIG, WEIGHTS, find_model
 from stochseg.types import Example
 
 WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"
@@ -91,7 +93,8 @@ def by_image(values: Found) -> dict[tuple[int, int], np.ndarray]:
 def row_of(values: Found, most: Found) -> dict[str, object]:
     """Scores over all that was found, and the GED against `most` on the images and seeds that both have.
 
-    seeds: how many an image has on average."""
+    standard_error: of the difference to `most`, over the GED of `most`, with the images taken as independent; seeds:
+    how many an image has on average."""
     scores = by_image(values)
     common = values.keys() & most.keys()
     ours, theirs = (by_image({key: found[key] for key in common}) for found in (values, most))
@@ -129,11 +132,17 @@ def main() -> None:
         for sampler, _, calls in (way.partition("@") for way in arguments.ways.split())
         for steps in calls.split(",")
     ]
-    weights = sha256(find_model(Path(arguments.model)) / WEIGHTS)[:8]  # whose parts do not mix with those of others
-    kept = arguments.runs / f"{arguments.model}-{weights}-{arguments.engine}-of-{arguments.limit}"
+    name = Path(arguments.model).name
+    # Parts of other weights, defaults or data do not mix with these.
+    saved = find_model(Path(arguments.model))
+    about = "".join([sha256(saved / WEIGHTS), sha256(saved / CONFIG), str(arguments.data.resolve())])
+    digest = hashlib.sha256(about.encode()).hexdigest()[:8]
+    kept = arguments.runs / f"{name}-{digest}-{arguments.engine}-of-{arguments.limit}"
     folders = {way: kept / f"{way[0]}-{way[1]}" for way in ways}
     if not arguments.table:
         model = with_engine(load(arguments.model), arguments.engine)
+        for sampler, steps in ways:
+            model.check_options(SamplingOptions(steps, sampler))
         data = open_path(arguments.data, "val")
         for seed in range(arguments.seeds):
             for (sampler, steps), folder in folders.items():
@@ -143,6 +152,8 @@ def main() -> None:
                 print(seed, sampler, steps, np.mean([*by_image(found(folder)).values()], 0).round(4), flush=True)
         return
     results = {way: values for way, folder in folders.items() if (values := found(folder))}
+    if not results:
+        parser.error(f"--table: nothing was found in {kept}; call without --table first")
     most = max(results, key=lambda way: way[1])
     results = {way: values for way, values in results.items() if values.keys() & results[most].keys()}
     every_step = load(arguments.model).config.num_steps
@@ -154,7 +165,7 @@ def main() -> None:
         table.append({"sampler": sampler, "evaluations": calls, **row, "engine": arguments.engine})
         for curve in [sampler, "one_step_kernel"] if (sampler, steps) == ("ancestral", every_step) else [sampler]:
             curves.setdefault(curve, {})[calls] = row
-    out = write_csv(f"steps-{arguments.model}", table, arguments.out)
+    out = write_csv(f"steps-{name}", table, arguments.out)
     print(out, write_figure(quality_against_steps(curves), out.with_suffix(".png")))
 
 

@@ -326,6 +326,7 @@ def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, t
 
 def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, folder_root, tmp_path):
     three = Path(shutil.copytree(folder_root, tmp_path / "three"))
+    (tmp_path / "folder.csv").mkdir()
     (three / "dataset.yaml").write_text((three / "dataset.yaml").read_text().replace("classes: 2", "classes: 3"))
     for arguments, message in (
         ((f"{trained}@9",), "steps must be between 1 and T=8, got 9"),
@@ -336,6 +337,9 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
         ((trained, "--data", three), "has 2 classes and 1 image channel(s), the data 3 and 1"),
         (("lidc-9m", "--data", folder_root), "expected a trained model to score, got fresh weights alone"),
         ((trained, "--out", tmp_path / "bench.png"), "--out: expected a file that ends in .csv"),
+        ((trained, "--out", tmp_path / "folder.csv"), "folder.csv is a folder"),
+        ((trained, "--out", three / "dataset.yaml" / "bench.csv"), "bench.csv cannot be written ("),
+        ((trained, "--size", "128x"), "--size: expected a whole number of pixels, or height x width"),
         ((trained, "--data", folder_root, "-n", 1), "scores need at least 2 samples an image, got -n 1"),
         (
             ("prob-unet", "--sampler", "sticky"),

@@ -24,6 +24,7 @@ from stochseg.cli_options import (
     Seed,
     Steps,
     console,
+    height_width,
     home,
     messages,
     numbers,
@@ -314,7 +315,7 @@ def evaluate(
         name = sampler or getattr(network.config, "sampler", network.name)
         figure = evaluation.quality_against_steps({name: metrics}, n=samples)
         curve_picture = evaluation.write_figure(figure, folder / "steps.png")
-        write_csv(folder / "steps.csv", [{"steps": steps, **row} for steps, row in metrics.items()])
+        write_csv(folder / "steps.csv", [{"evaluations": count, **row} for count, row in metrics.items()])
     page = evaluation.evaluation_page(result, folder, samples=picture, curve=curve_picture)
     console.print(f"written to {folder}; look at {page}", **PLAIN)
 
@@ -329,10 +330,7 @@ def export(
     from stochseg.inference import export as write
     from stochseg.models import load
 
-    parts = size.split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--size: expected a whole number of pixels, or height x width as 128x256; got {size!r}")
-    folder = write(load(model), out, (int(parts[0]), int(parts[-1])))
+    folder = write(load(model), out, height_width(size))
     console.print(f"written to {folder}; begin with {folder}/export.json", **PLAIN)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stochseg.cli_options import PLAIN, Device, Samples, console, messages, numbers, words
+from stochseg.cli_options import PLAIN, Device, Samples, check_writable, console, height_width, messages, numbers, words
 from stochseg.errors import UserError
 
 
@@ -25,14 +25,14 @@ def bench(
     grid: Annotated[str | None, typer.Option(help="Time grids, several by comma. Default: the model's own.")] = None,
     noise: Annotated[str | None, typer.Option(help="independent or latin, for all. Default: the model's own.")] = None,
     engine: Annotated[str, typer.Option(help="Engines, several by comma.")] = "eager",
-    size: Annotated[str, typer.Option(help="Heights and widths of the image, several by comma.")] = "128",
+    size: Annotated[str, typer.Option(help="Sizes of the image, several by comma: 128, or 128x256.")] = "128",
     data: Annotated[Path | None, typer.Option(help="Also GED and HM-IoU on this packed store (.h5) or folder.")] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Sampling seeds to average over.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Timings, of which the median counts.")] = 3,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the rows to this CSV file, with a picture beside it.")
+        Path | None, typer.Option(help="Also write the rows to this CSV file, and with --data a picture beside it.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -58,11 +58,13 @@ def bench(
     if data is not None and samples < 2:
         raise UserError(f"--data: scores need at least 2 samples an image, got -n {samples}")
     chosen = pick_device(device)
-    sizes = numbers("--size", size)
+    sizes = [height_width(text) for text in words(size)]
+    if out is not None:
+        check_writable(out)
     examples = None if data is None else open_path(data, split)
     cases = []
     for text in models or ["lidc-9m@5"]:
-        name, _, steps = text.partition("@")
+        name, _, steps = (text, "", "") if is_model(Path(text)) else text.partition("@")
         fresh = (name in RECIPES or known(name)) and not is_model(Path(name))
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:
@@ -72,7 +74,7 @@ def bench(
             for way, nodes, count in product(
                 words(sampler) or [None], words(grid) or [None], numbers("steps after @", steps or None) or [None]
             ):
-                case = Case(name, wrapped, each, way, nodes, count, noise, trained=not fresh)
+                case = Case(name, wrapped, way, nodes, count, noise, trained=not fresh)
                 network.check_options(SamplingOptions(**case.options))
                 cases.append(case)
     if examples is not None and not any(case.trained for case in cases):
@@ -80,12 +82,12 @@ def bench(
     rows = []
     for case in cases:
         scores = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)
-        for side in sizes:
-            row = cost(case, (side, side), samples=samples, repeats=repeats) | scores
+        for each_size in sizes:
+            row = cost(case, each_size, samples=samples, repeats=repeats) | scores
             rows.append(row)
             if out is not None:  # what is measured is kept, whatever happens to the next one
                 write_csv(out, [{**row, **origin()} for row in rows])
-            messages.print(f"{case.name}, {case.engine}: {row['evaluations']} evaluations done", **PLAIN)
+            messages.print(f"{case.name}, {row['engine']}: {row['evaluations']} evaluations done", **PLAIN)
     table = Table(title=f"{samples} samples of one image on {chosen}")
     shown = {
         "evaluations_all_samples": "maps",
@@ -102,7 +104,7 @@ def bench(
     table.add_column("model@evals")
     for name in shown.values():
         table.add_column(name, justify="right")
-    varied = [key for key in ("sampler", "grid", "engine", "height") if len({row[key] for row in rows}) > 1]
+    varied = [key for key in ("sampler", "grid", "engine", "height", "width") if len({row[key] for row in rows}) > 1]
     for row in rows:
         parts = [f"{row['model']}@{row['evaluations']}", *(row[key] for key in varied)]
         table.add_row(" ".join(map(str, parts)), *(str(row[key]) for key in shown))

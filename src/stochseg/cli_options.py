@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +79,26 @@ def open_run(model: Path, data: Path | None, split: str) -> tuple[TrainConfig | 
 def words(text: str | None) -> list[str]:
     """What stands between the commas."""
     return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def height_width(size: str) -> tuple[int, int]:
+    """Of --size: 128, or 128x256."""
+    parts = size.split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--size: expected a whole number of pixels, or height x width as 128x256; got {size!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def check_writable(file: Path) -> None:
+    """UserError for a file that could not be written, before work that would be lost."""
+    if file.is_dir():
+        raise UserError(f"--out: expected a file, and {file} is a folder; give another name")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"--out: {file} cannot be written ({error.strerror}); give another path") from None
 
 
 def numbers(option: str, text: str | None) -> list[int]:

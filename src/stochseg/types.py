@@ -52,6 +52,7 @@ class DatasetInfo(Config):
     palette: tuple[str, ...] = ()
     ignore: int | None = Field(None, ge=0, le=65535)
     normalisation: Normalisation = Normalisation()
+    size: tuple[int, int] | None = Field(None, description="(height, width) every image was brought to; None: as it is")
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:

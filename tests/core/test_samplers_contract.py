@@ -80,7 +80,7 @@ def test_a_sample_does_not_depend_on_its_batch(name):
 
 
 @samplers
-def test_the_callback_sees_every_call(name):
+def test_the_callback_sees_every_entry_of_the_grid(name):
     grid = make_grid("trailing", PROCESS.schedule, 5)
     seen = []
     out = sample(name, KEYS, grid, callback=lambda *values: seen.append(values))

@@ -171,6 +171,9 @@ def test_steps_curve_asks_for_each_number_of_steps():
     model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_steps=8)
     curve = steps_curve(model, data, [1, 4], samples=2)
     assert {steps: m["evaluations_per_sample"] for steps, m in curve.items()} == {1: 1, 4: 4}
+    assert list(steps_curve(model, data, [1, 4], samples=2, sampler="corrector")) == [1, 7]
+    result = evaluate(model, data, samples=2, steps=4, sampler="corrector")
+    assert (result.settings["steps"], result.metrics["evaluations_per_sample"]) == (4, 7)
 
 
 def test_impossible_evaluations_are_refused():

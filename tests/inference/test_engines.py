@@ -14,7 +14,7 @@ from stochseg.core import NOISES, SeededNoise
 from stochseg.errors import UserError
 from stochseg.inference import ENGINES, export, with_engine
 from stochseg.inference.graphs import GraphOf
-from stochseg.inference.portable import first_calls
+from stochseg.inference.portable import first_calls, is_export
 from stochseg.models import MODELS, create, load, save
 from stochseg.models.base import StochasticSegmenter, image_key
 
@@ -126,9 +126,10 @@ def test_compile_draws_the_labels_of_torch(name, config):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(model.hot)
 
 
+@pytest.mark.parametrize("name", ["ccdm-fast", "unet-ce"])
 @pytest.mark.parametrize("order", ["engine first", "windows first"])
-def test_engines_compute_what_windows_see(order):
-    model, x = lively("ccdm-fast", focus=None), image(1, 60, 24)
+def test_engines_compute_what_windows_see(name, order):
+    model, x = lively(name, **({"focus": None} if name == "ccdm-fast" else {})), image(1, 60, 24)
     tiled = model.tiled(40, 8)
     both = with_engine(model, "bfloat16").tiled(40, 8) if order == "engine first" else with_engine(tiled, "bfloat16")
     got, expected = both.sample(x, 4, steps=1), tiled.sample(x, 4, steps=1)
@@ -242,7 +243,7 @@ def test_engines_of_another_device():
 def exported(tmp_path_factory):
     """ccdm-fast as it ships: its two networks, window, components, sticky sampler and Latin noise are all a foreign
     program has to know."""
-    model = lively("ccdm-fast", components=3, focus=12, noise="latin")
+    model = lively("ccdm-fast", components=3, focus=11, noise="latin")
     folder = tmp_path_factory.mktemp("export") / "out"
     return model, export(model, folder, (14, 18)), json.loads((folder / "export.json").read_text())
 
@@ -326,8 +327,33 @@ def test_the_description_is_enough_to_sample(exported, sessions):
     assert (folder / "config.json").is_file()
 
 
+def test_export_describes_a_network_of_one_map(tmp_path):
+    model = lively("unet-ce")
+    folder = export(model, tmp_path / "out", (9, 10))
+    constants = json.loads((folder / "export.json").read_text())["sampling"]
+    assert constants["draw"] == model.config.draw
+    assert "extended at the bottom and right" in constants["loop"]
+
+
+def test_export_refuses_features_from_outside_its_networks(tmp_path):
+    with pytest.raises(UserError, match="encoder 'hog', which is not exported"):
+        export(lively("unet-ce", encoder="hog", multipliers=[1, 1, 1, 1]), tmp_path / "out", (16, 16))
+
+
+def test_the_rule_of_a_corrector_is_told(exported):
+    constants = lively("ccdm", sampler="corrector").sampling_constants(8, 8)
+    assert "fraction: 0.25" in constants["rule"]
+    assert "q(x_t | x0)" in constants["rule"]
+
+
 def test_export_writes_all_or_nothing(exported, tmp_path, monkeypatch):
-    model, _, _ = exported
+    model, folder, _ = exported
+    shutil.copytree(folder, tmp_path / "quantised")
+    (tmp_path / "quantised/mine.onnx").write_text("precious")
+    with pytest.raises(UserError, match="is not an exported model"):
+        export(model, tmp_path / "quantised", (8, 8))
+    assert is_export(folder)
+    shutil.rmtree(tmp_path / "quantised")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/notes.txt").write_text("precious")
     with pytest.raises(UserError, match="is not an exported model"):

@@ -151,6 +151,19 @@ def test_a_model_of_the_centre_says_so_of_larger_images(tmp_path):
     assert "labels the central 8×8 of its 40×40 pixels" in large.notices[0]
 
 
+def test_a_model_of_resized_images_says_so_of_other_sizes(tmp_path):
+    """Training brings images to one size (`data.size`), prediction takes them as they are: another scale."""
+    for name, side in (("fit", 16), ("large", 40)):
+        Image.fromarray(grey(side, side)).save(tmp_path / f"{name}.png")
+    network = lively(info=DatasetInfo(num_classes=2, image_channels=1, size=(16, 16)))
+    fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
+    assert fit.notices == ()
+    (notice,) = large.notices
+    assert notice.startswith(
+        "its 40×40 pixels are taken as they are, but the model was trained on images brought to 16×16"
+    )
+
+
 @pytest.mark.parametrize(("channels", "form"), [(1, "LA"), (3, "RGBA")])
 def test_alpha_is_left_out_with_a_notice(tmp_path, channels, form):
     raw = RNG.integers(0, 256, (12, 14, channels + 1), dtype=np.uint8)

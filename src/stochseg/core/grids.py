@@ -1,7 +1,7 @@
 """Time grids: at which steps a sampler calls the network.
 
 A grid is a falling tuple of steps that begins at T; after its last entry comes t = 0. Its length is the
-number of network evaluations.
+number of network evaluations (a corrector makes more).
 """
 
 from __future__ import annotations

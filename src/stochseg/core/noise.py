@@ -71,8 +71,8 @@ class LatinNoise:
         images = range(rows.start // n, (rows.stop - 1) // n + 1)
         self.shared = {i: np.random.default_rng((len(keys[i]), *keys[i])) for i in images}
         self.own = SeededNoise([(*keys[row // n], row % n) for row in rows])
-        # A column an order. Of the whole table a chunk needs the rows that it serves, and of a place two numbers: work
-        # in proportion to what is asked for, however many chunks the n samples are served in.
+        # A column an order. The table is made anew for every chunk (n × ORDERS numbers); beside that the work is in
+        # proportion to what is asked for, however many chunks the n samples are served in.
         self.orders = {
             i: stream.permuted(np.tile(np.arange(n, dtype=np.int32)[:, None], ORDERS), axis=0)
             for i, stream in self.shared.items()

@@ -55,8 +55,9 @@ def mixture_terms(
 
     log_share: "b m"; log_p: "b m l h w"; x0, mask: "b h w". Each component is pulled to x0 by its responsibility,
     softmax of (log share + log-likelihood of the whole map) / `temperature`, mixed with a uniform `floor`: a high
-    temperature and a floor early in training keep one component from taking all. Half the cross-entropy of the pixels'
-    marginals is added, which keeps every pixel's probability calibrated.
+    temperature and a floor early in training keep one component from taking all. Two terms are added: half the
+    cross-entropy of the pixels' marginals, which keeps every pixel's probability calibrated, and 0.05 of the shares'
+    cross-entropy to the responsibilities, in nats an image, without which one in thousands of nats would not count.
     """
     picked = log_p.gather(2, x0[:, None, None].expand(-1, log_p.shape[1], 1, -1, -1))[:, :, 0]
     marginal = (log_share[:, :, None, None] + picked).logsumexp(1)

@@ -65,7 +65,10 @@ def cosine(num_steps: int = 250, s: float = 0.008, max_beta: float = 0.999) -> S
 
 
 def linear(num_steps: int = 250, beta_start: float = 1e-4, beta_end: float = 0.02) -> Schedule:
-    """Linearly rising betas (Ho et al. 2020), given for T=1000 and rescaled so that any T ends equally noisy."""
+    """Linearly rising betas (Ho et al. 2020), given for T=1000 and rescaled so that others end equally noisy.
+
+    Below T=50 they end noisier, with beta_t capped at 0.999; T=1 has the first beta alone and keeps 90% of the labels.
+    """
     _check_steps(num_steps)
     scale = 1000 / num_steps
     betas = torch.linspace(beta_start * scale, beta_end * scale, num_steps, dtype=torch.float64)

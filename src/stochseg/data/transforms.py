@@ -73,7 +73,8 @@ class Resized:
     """A split of a data set with every example at one size."""
 
     def __init__(self, data: SegmentationData, size: tuple[int, int]):
-        self.data, self.size, self.info = data, size, data.info
+        self.data, self.size = data, size
+        self.info = data.info.model_copy(update={"size": size})
 
     def __len__(self) -> int:
         return len(self.data)

@@ -31,11 +31,10 @@ from stochseg.models import StochasticSegmenter
 
 @dataclass(frozen=True)
 class Case:
-    """One way to sample: `model` runs under `engine`, with these options; None is the model's own default."""
+    """One way to sample: `model`, under its engine, with these options; None is the model's own default."""
 
     name: str
     model: StochasticSegmenter
-    engine: str = "eager"
     sampler: str | None = None
     grid: str | None = None
     steps: int | None = None
@@ -95,7 +94,7 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     gflop = counter.get_total_flops() / 1e9
     return {
         "model": case.name,
-        "engine": case.engine,
+        "engine": model.engine,
         "sampler": case.default("sampler"),
         "grid": case.default("grid"),
         "noise": case.default("noise"),
@@ -111,6 +110,8 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
         "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
         "peak_megabytes": round(memory["rise"], 1),
         "process_megabytes": round(memory["process"], 1),
+        "device": device_name(model.device),
+        "threads": torch.get_num_threads(),
     }
 
 
@@ -166,22 +167,28 @@ def origin() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Short hash of the checkout that this package is in; "" if it is installed otherwise."""
+    """Short hash of the checkout that this package is in, with -dirty if its code was changed since; "" if it is
+    installed otherwise."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists() or not (root / "src/stochseg").exists():
         return ""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        )
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "src") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return found.stdout.strip()
 
 
 def hardware() -> str:
     """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
     return f"{cpu_model()}, {cores()} {'core' if cores() == 1 else 'cores'}"
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def cpu_model() -> str:
@@ -275,18 +282,18 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row[f"ged_{n}"] != "":
-            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise", "height"))
+            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise", "height", "width"))
             lines.setdefault(way, []).append(row)
-    heights = {row["height"] for row in rows}
+    sizes = {(row["height"], row["width"]) for row in rows}
     for axis, key, title in zip(
         figure.subplots(1, 2),
         (f"ged_{n}", f"hm_iou_{n}"),
         (f"GED$_{{{n}}}$ (lower is better)", f"HM-IoU$_{{{n}}}$ (higher is better)"),
         strict=True,
     ):
-        for (model, engine, sampler, grid, noise, height), points in lines.items():
+        for (model, engine, sampler, grid, noise, height, width), points in lines.items():
             points = sorted(points, key=lambda row: row["evaluations"])
-            words = (model, sampler, grid, engine, noise, f"{height} pixels" if len(heights) > 1 else "")
+            words = (model, sampler, grid, engine, noise, f"{height}×{width} pixels" if len(sizes) > 1 else "")
             label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
             style = "s--" if sampler == "one_step_kernel" else "o-"
             axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)

@@ -140,7 +140,7 @@ def evaluate(
         "images": len(chosen),
         "samples": samples,
         **settings,
-        "steps": out.evaluations,
+        "steps": settings["steps"] or getattr(model.config, "num_steps", out.evaluations),
         "seed": seed,
         "stochseg": __version__,
         "torch": torch.__version__,
@@ -223,8 +223,9 @@ def _mode_table(rows: list[dict[str, Any]], truth: Truth | None) -> ModeTable | 
 def steps_curve(
     model: StochasticSegmenter, data: SegmentationData, steps: Sequence[int], **options: Any
 ) -> dict[int, dict[str, float]]:
-    """Metrics against the number of network calls a sample."""
-    return {count: evaluate(model, data, steps=count, keep=0, **options).metrics for count in steps}
+    """Metrics by network evaluations a sample, of which a corrector takes more than it has steps."""
+    found = [evaluate(model, data, steps=count, keep=0, **options).metrics for count in steps]
+    return {int(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
 # ---------------------------------------------------------------------- what is printed and written

@@ -147,7 +147,7 @@ def forward_process(
 def quality_against_steps(curves: Mapping[str, Mapping[int, Mapping[str, float]]], *, n: int = 16) -> Figure:
     """GED_n and HM-IoU_n against network calls a sample, one line a sampler (cf. the paper's Fig. 5).
 
-    curves: sampler -> steps -> metrics as `evaluate` gives them.
+    curves: sampler -> evaluations -> metrics as `evaluate` gives them.
     """
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
     ticks: list[int] = []

@@ -105,6 +105,12 @@ def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[s
     elif 0 < high - low < FLAT:
         remarks.append(f"{raw} differ by {high - low:.2g} standard deviations of {ask}")
     height, width = images.shape[-2:]
+    size = model.info.size
+    if size is not None and size != (height, width):
+        remarks.append(
+            f"its {height}×{width} pixels are taken as they are, but the model was trained on images brought to "
+            f"{size[0]}×{size[1]}: bring it to that size first"
+        )
     rows, columns = (part.stop - part.start for part in model.window(height, width))
     if rows * columns < SEEN * height * width:
         remarks.append(

@@ -34,6 +34,11 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
     need_onnx("onnx", "onnxscript")
     if not model.hot:
         raise UserError(f"model {model.name!r} names no modules that could be exported")
+    if getattr(model.config, "encoder", None) is not None:
+        raise UserError(
+            f"model {model.name!r} sees image features of the encoder {model.config.encoder!r}, which is not exported; "
+            "export a model without an encoder"
+        )
     if min(size) < 1:
         raise UserError(f"export: height and width must be at least 1, got {tuple(size)}")
     folder = Path(folder)
@@ -61,12 +66,12 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds an exported model and nothing else that somebody could miss."""
-    if {file.name for file in folder.iterdir() if file.suffix != ".onnx"} - {CONFIG, DESCRIPTION}:
-        return False
     try:
-        return read_json(folder / DESCRIPTION).get("format") == FORMAT
-    except UserError:
+        description = read_json(folder / DESCRIPTION)
+        ours = {CONFIG, DESCRIPTION, *(part["file"] for part in description.get("modules", ()))}
+    except (UserError, KeyError, TypeError):
         return False
+    return description.get("format") == FORMAT and {file.name for file in folder.iterdir()} <= ours
 
 
 class _AllSeen(Exception):

@@ -21,7 +21,7 @@ Key = tuple[int, ...]
 """Whole numbers that name a stream of randomness, e.g. (seed, step, example)."""
 
 Progress = Callable[[int, int], None]
-"""(network calls done, network calls in all)."""
+"""(entries of the time grid done, entries in all)."""
 
 PIL_MODES = {"P": "RGB", "1": "L"}
 """Palette and 1-bit pictures hold indices; their intensities are found by converting."""

@@ -5,13 +5,13 @@ label; what it finds is added to each level of a label tower, which alone runs a
 pixels. Training draws several (rater, t) pairs of an image, all served by one pass of the image tower.
 
     f_θ(x_t, t, image) = label tower(x_t, t, image tower(image))
-    loss = E -log f_θ(x_t, t, image)[x0],   t = T u^(1/2),   u uniform
+    loss = E -log f_θ(x_t, t, image)[x0],   t = T u^(1/2),   u uniform   (several components: `core.mixture_terms`)
 
 Differs from `ccdm`: cross-entropy on x0, more of it at noisy t, where a sample takes its mode; few steps with the
 sampler `sticky`; one first step for all samples of an image; labels may be held to the centre of the image (`focus`);
 the head may propose several maps with a probability each (`components`), so that pixels are drawn together.
 
-Cost: the image tower once an image, the label tower 10 times a sample.
+Cost: the image tower once an image, the label tower 10 times a sample, of which the first once for all samples.
 """
 
 from __future__ import annotations

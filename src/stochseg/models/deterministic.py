@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,8 @@ class DeterministicSegmenter(StochasticSegmenter):
     """Cross-entropy against one random rater a step. A subclass gives `logits`."""
 
     Config: ClassVar[type[DeterministicConfig]] = DeterministicConfig
+    tiling: tuple[int, int] | None = None
+    """(tile, overlap) of the windows in which images are seen; None: whole."""
 
     def logits(self, image: Tensor) -> Tensor:
         """image: "b c h w" of any size. Returns "b l h w" float32."""
@@ -36,7 +38,16 @@ class DeterministicSegmenter(StochasticSegmenter):
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         check_tiling(tile, overlap)
-        return self._with(logits=lambda image: blended(self.logits, image, tile, overlap))
+        return self._with(tiling=(tile, overlap))
+
+    def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
+        return {
+            "loop": "The image is extended at the bottom and right by its edge to the size of the module's input; of "
+            "the logits, as many rows and columns as the image has count. Their softmax over labels is the mean. draw: "
+            "argmax means that every sample is the arg-max, pixels that each pixel is drawn by itself.",
+            "draw": self.config.draw,
+            "num_classes": self.num_classes,
+        }
 
     def loss(
         self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
@@ -48,7 +59,8 @@ class DeterministicSegmenter(StochasticSegmenter):
         return {"loss": terms.mean()}
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        log_p = self.logits(image).log_softmax(1)
+        logits = self.logits(image) if self.tiling is None else blended(self.logits, image, *self.tiling)
+        log_p = logits.log_softmax(1)
         if self.config.draw == "argmax":
             labels = log_p.argmax(1, keepdim=True).expand(-1, n, -1, -1).contiguous()
         else:

@@ -48,7 +48,9 @@ class DiffusionConfig(Config):
     profile: tuple[tuple[int, float], ...] = Field(
         (), description="(t, entropy left at t), measured on validation data for the grid `entropy`"
     )
-    steps: int | None = Field(None, ge=1, description="network calls a sample by default; None is all T")
+    steps: int | None = Field(
+        None, ge=1, description="entries of the time grid, so network calls a sample; None is all T"
+    )
     noise: str = Field("independent", description="how the samples of an image share randomness")
     share_first: bool = Field(False, description="one first network call, which sees pure noise, for all samples")
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels denoised at once, scaled for other sizes")

@@ -64,8 +64,8 @@ def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32
 class ConcatUNet(Denoiser):
     """The paper's denoiser: one-hot x_t with the image concatenated, through one U-Net; features at 1/8 if given.
 
-    Sizes that are not a multiple of the stride are padded inside (the image by its edge, the one-hot map by
-    zeros, which is no label) and the logits cropped back.
+    Sizes that are not a multiple of the stride are padded inside at the bottom and right (the image by its edge, the
+    one-hot map by zeros, which is no label) and the logits cropped back.
     """
 
     def __init__(self, num_classes: int, image_channels: int, config: UNetConfig, encoder: ImageEncoder | None = None):

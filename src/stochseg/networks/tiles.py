@@ -18,7 +18,7 @@ from stochseg.errors import UserError
 from stochseg.networks.denoisers import Condition, Denoiser
 
 ALIGN = 32
-"""Windows begin at multiples of this, so that a network with so many pixels a cell, or fewer, sees the same cells."""
+"""Windows begin at multiples of this, so that a network whose stride divides it sees the same cells."""
 
 
 @dataclass(frozen=True)

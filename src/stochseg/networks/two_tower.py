@@ -154,7 +154,11 @@ class LabelTower(nn.Module):
 
 
 class TwoTower(Denoiser):
-    """The image tower runs in `encode`, the label tower in `forward`."""
+    """The image tower runs in `encode`, the label tower in `forward`.
+
+    Sizes that are not a multiple of the stride are padded inside at the bottom and right (the image by its edge, the
+    one-hot map by zeros, which is no label) and the logits cropped back.
+    """
 
     def __init__(self, num_classes: int, image_channels: int, config: TwoTowerConfig):
         super().__init__()

@@ -19,7 +19,7 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x_t "b h w", t "b") -> logits of x0 "b l h w"."""
 
 Callback = Callable[[int, int, Tensor, Tensor], None]
-"""(call index, t, x_t "b h w", log_p0 "b l h w"), after each network call."""
+"""(call index, t, x_t "b h w", log_p0 "b l h w"), after each entry of the grid."""
 
 Jump = Callable[[Tensor, Tensor, int, int], Tensor]
 """(x_t "b h w", log_p0 "b l h w", t, s) -> x_s "b h w", for 0 < s < t."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor
 
@@ -47,4 +49,6 @@ def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
         out = sampler(correct_then_denoise, x_T, grid, process, noise, callback)
         return SamplerOutput(out.labels, out.log_p0, calls)
 
+    inner = inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler))
+    corrected.__doc__ = f"{inspect.getdoc(corrector)}\n\nfraction: {fraction}\n\nsampler: {inner}"
     return corrected
