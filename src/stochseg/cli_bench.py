@@ -169,7 +169,7 @@ def compare(
     shown = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")  # what 80 characters hold
     table = Table(title=f"{budget} of training each, {samples} samples an image")
     for key in shown:
-        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right")
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", overflow="fold")
     for row in ranked(rows):
         cells = as_text(row)
         table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in shown]))

@@ -9,6 +9,7 @@ import pytest
 from stochseg.errors import UserError
 from stochseg.evaluation import compare as module
 from stochseg.evaluation.compare import compare, markdown_table, parse_budget
+from stochseg.evaluation.figures import write_figure
 from stochseg.training.config import write_config
 
 
@@ -156,3 +157,10 @@ def test_a_table_leaves_out_empty_columns_and_keeps_its_cells_apart():
     rows = [{"method": "ssn", "ged": "0.31", "miou": ""}, {"method": "a|b", "ged": "", "miou": ""}]
     text = markdown_table(rows, {"method": "method", "ged": "GED", "miou": "mIoU"})
     assert text.splitlines() == ["| method | GED |", "| --- | --- |", "| ssn | 0.31 |", "| a/b |  |"]
+
+
+@pytest.mark.filterwarnings("error")  # matplotlib's, when there is no room left for the bars
+def test_names_with_settings_fit_the_chart(tmp_path):
+    name = "ccdm " + " ".join(f"model.options.setting_{i}=0.001" for i in range(12))
+    rows = [{"method": method, "ged": 0.4, "hm_iou": 0.5, "seconds_per_sample": 0.1} for method in (name, "ssn")]
+    assert write_figure(module._bars(rows, 16), tmp_path / "bars.png").stat().st_size > 0

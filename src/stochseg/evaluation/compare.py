@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -269,7 +270,9 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
-    figure = Figure(figsize=(9.0, 0.32 * len(rows) + 1.0), layout="constrained")
+    names = [textwrap.fill(row["method"], 32) for row in rows]  # with settings of its own a method's is long
+    lines = max(name.count("\n") for name in names)
+    figure = Figure(figsize=(9.0, (0.32 + 0.13 * lines) * len(rows) + 1.0), layout="constrained")
     place = np.arange(len(rows))[::-1]
     for i, (axis, key, title) in enumerate(
         zip(
@@ -281,7 +284,7 @@ def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
     ):
         values = [row[key] for row in rows]
         axis.barh(place, values, color=("#1f4e79", "#4caf6e", "#c2571a")[i], height=0.65)
-        axis.set_yticks(place, [row["method"] for row in rows])
+        axis.set_yticks(place, names, fontsize=8 if lines else 10)
         axis.set_title(title, fontsize=10)
         axis.grid(axis="x", alpha=0.3)
         axis.set_axisbelow(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
     for axis, labels in zip(axes[0, 2:], example.labels, strict=False):
         axis.imshow(show_labels(labels, info), interpolation="nearest")
     for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
-        line[0].text(0.5, 0.5, name, ha="center", va="center", fontsize=9, wrap=True)
+        width, size = (14, 9) if len(name) <= 28 else (25, 6)  # with settings of its own a method's name is long
+        line[0].text(0.5, 0.5, textwrap.fill(name, width), ha="center", va="center", fontsize=size)
         line[1].imshow(show_mean(out.mean[0].cpu(), info), interpolation="nearest")
         for axis, labels in zip(line[2:], out.labels[0], strict=False):
             axis.imshow(show_labels(labels, info), interpolation="nearest")
