@@ -89,7 +89,7 @@ def report(
             bar.update(tasks[what], completed=done, total=total)
 
         if predictions:
-            images = report_predictions(
+            answers = report_predictions(
                 path,
                 page,
                 limit=limit or 100,
@@ -97,8 +97,6 @@ def report(
                 questions=questions,
                 progress=lambda done, total: progress("drawing", done, total),
             )
-            for image in images:
-                answers += [f"{image.name}: {text}" for text in image.said]
         else:
             report_run(
                 network,

@@ -6,7 +6,7 @@ Letters of all shape patterns: b batch, n samples, k raters, m modes, l labels, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Literal
 
@@ -95,6 +95,14 @@ class Example:
     group: str = ""
     spacing: tuple[float, float] | None = None
     raters: tuple[str, ...] = ()
+
+    def rated(self, ignore: int | None) -> Example:
+        """Without raters whose whole map is void: they say nothing. None may be left."""
+        if ignore is None:
+            return self
+        said = (self.labels != ignore).flatten(1).any(1)
+        names = tuple(name for name, keep in zip(self.raters, said.tolist(), strict=False) if keep)
+        return replace(self, labels=self.labels[said], raters=names)
 
 
 @dataclass(frozen=True)

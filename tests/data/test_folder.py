@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import shutil
 import zipfile
@@ -18,7 +19,7 @@ from pydicom.dataset import FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from stochseg.data import Folder, open_dataset
-from stochseg.data.folder import FolderConfig, read_splits
+from stochseg.data.folder import FolderConfig, read_splits, strays
 from stochseg.data.folder_init import init_folder, meaning, split_by_group
 from stochseg.data.store import Store, plan_import, write_store
 from stochseg.errors import UserError
@@ -319,3 +320,35 @@ def test_splits_keep_patients_together_and_none_empty(count):
     assert count < 3 or all(groups)
     if count == 400:
         assert [len(g) / count for g in groups] == pytest.approx([0.7, 0.15, 0.15], abs=0.05)
+
+
+def test_what_is_not_used_is_told(folder_root):
+    """A rater whose files are misnamed would be lost without a word, and so would images that came later."""
+    assert strays(folder_root) == []
+    rater = sorted((folder_root / "labels").iterdir())[0]
+    file = sorted(rater.iterdir())[0]
+    file.rename(file.with_name(f"wrong_{file.name}"))
+    splits = json.loads((folder_root / "splits.json").read_text())
+    left = splits["val"].pop()
+    (folder_root / "splits.json").write_text(json.dumps(splits))
+    lost, unused = strays(folder_root)
+    assert f"1 label map(s) of rater {rater.name!r} have no image of the same name" in lost
+    assert f"the first {left!r}" in unused
+    (folder_root / "splits.json").write_text("{}")
+    with pytest.raises(UserError, match="splits.json: expected"):
+        strays(folder_root)
+
+
+def test_links_to_folders_are_followed(folder_root, tmp_path):
+    (folder_root / "images").rename(tmp_path / "elsewhere")
+    (folder_root / "images").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/loop").symlink_to(tmp_path / "elsewhere")
+    assert len(Folder("train", root=str(folder_root))) > 0
+
+
+def test_an_import_goes_on_only_if_the_files_are_the_same(folder_root):
+    before = plan_import("folder", folder_root).fingerprint()
+    assert plan_import("folder", folder_root).fingerprint() == before
+    file = next((folder_root / "labels").rglob("*.png"))
+    os.utime(file, ns=(0, 0))
+    assert plan_import("folder", folder_root).fingerprint() != before

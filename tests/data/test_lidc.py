@@ -229,7 +229,7 @@ def test_numpy_functions_that_load_files_are_refused(tmp_path):
 def test_a_damaged_pickle_is_said(tmp_path, content):
     file = tmp_path / "cut.pickle"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=str(file.name)):
+    with pytest.raises(UserError, match=r"cut\.pickle is not a whole pickle .*download it again"):
         plan_import("lidc-v1", file)
 
 
@@ -258,6 +258,21 @@ def test_v2_keeps_the_splits_of_its_folders(tmp_path, folder):
         ("val", "LIDC-IDRI-0002", 2),
     ]
     assert all(labels[:, 0, 0].tolist() == [0, 0, 1, 1] for _, _, labels, _ in rows)
+
+
+def test_v2_with_a_folder_a_patient(tmp_path):
+    """As it was published: slices of different patients have the same name."""
+    root = tmp_path / "lidc_crops" / "train"
+    for patient in (1, 2):
+        slice_ = f"LIDC-IDRI-{patient:04d}/z-105.0_c0"
+        write_png(root / "images" / f"{slice_}.png", np.full((8, 8), patient, np.uint8))
+        for k in range(4):
+            write_png(root / "gt" / f"{slice_}_l{k}.png", np.full((8, 8), 255, np.uint8))
+    rows = imported("lidc-v2", tmp_path, tmp_path / "a.h5")
+    assert [(example.id, example.group, int(image[0, 0, 0])) for _, image, _, example in rows] == [
+        ("train/LIDC-IDRI-0001/z-105.0_c0", "LIDC-IDRI-0001", 1),
+        ("train/LIDC-IDRI-0002/z-105.0_c0", "LIDC-IDRI-0002", 2),
+    ]
 
 
 def test_v2_takes_one_folder_of_masks_and_any_place_above_it(tmp_path):

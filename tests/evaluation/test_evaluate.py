@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -211,3 +212,35 @@ def test_data_normalised_in_another_way_reaches_the_model_as_it_expects():
     data.info = other
     evaluate(Recorder(), data, samples=2)
     torch.testing.assert_close(seen[0], seen[1], atol=1e-4, rtol=0)
+
+
+class Silent(Squares):
+    """A third rater has left everything void, and one image has no rater who has not."""
+
+    def __init__(self):
+        super().__init__(void=True)
+
+    def __getitem__(self, i):
+        example = super().__getitem__(i)
+        void = torch.full_like(example.labels[:1], 255)
+        labels = torch.cat([example.labels, void]) if i else void
+        return Example(example.image, labels, example.id, raters=("a", "b", "c")[-len(labels) :])
+
+
+def test_raters_who_say_nothing_do_not_count():
+    """Blanked for their sake, every pixel would agree."""
+    data = Silent()
+    found = evaluate(Blank(data.info), data, samples=4)
+    expected = evaluate(Blank(data.info), Squares(count=1, void=True), samples=4)
+    assert found.settings["images"] == 2
+    assert found.metrics["ged_4"] == pytest.approx(expected.metrics["ged_4"])
+    assert found.metrics["ged_4"] > 0.1
+
+
+def test_evaluations_are_the_mean_over_images():
+    class Varies(Blank):
+        def draw(self, image, n, keys, seed, options):
+            return replace(super().draw(image, n, keys, seed, options), evaluations=1 + int(image.max()))
+
+    data = Squares()
+    assert evaluate(Varies(data.info), data, samples=2).metrics["evaluations_per_sample"] == 2

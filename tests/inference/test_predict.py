@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import struct
 import sys
 import zlib
 
@@ -149,6 +150,38 @@ def test_a_model_of_the_centre_says_so_of_larger_images(tmp_path):
     fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
     assert fit.notices == ()
     assert "labels the central 8×8 of its 40×40 pixels" in large.notices[0]
+
+
+def test_odd_nifti_headers_are_told_and_the_others_done(model, tmp_path):
+    for name in ("a", "b", "c"):
+        nibabel.Nifti1Image(np.zeros((9, 9, 1), np.uint8), np.eye(4)).to_filename(tmp_path / f"{name}.nii")
+    unit, place = (bytearray((tmp_path / "c.nii").read_bytes()) for _ in range(2))
+    unit[123] = 5  # no unit of length
+    place[254:256], place[280:284] = struct.pack("<h", 1), struct.pack("<f", np.nan)  # sform_code, srow_x
+    (tmp_path / "a.nii").write_bytes(unit)
+    (tmp_path / "b.nii").write_bytes(place)
+    a, b, c = predict(model, [tmp_path / f"{name}.nii" for name in "abc"], tmp_path / "out", QUICK)
+    assert [outcome.status for outcome in (a, b, c)] == ["failed", "failed", "done"]
+    assert "cannot be read as NIfTI" in a.problem
+    assert "its affine does not tell where voxels lie" in b.problem
+
+
+def test_microscopic_sizes_are_not_rounded_away(model, tmp_path):
+    image = nibabel.Nifti1Image(np.zeros((9, 9, 2), np.uint8), np.diag([0.5, 0.5, 2.0, 1.0]))
+    image.header.set_xyzt_units("micron")
+    image.to_filename(tmp_path / "a.nii")
+    (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", QUICK)
+    found = result(outcome.folder)
+    assert sum(one["fused"] for one in found["classes"]) == pytest.approx(162 * 0.5e-9, rel=1e-6)
+    assert found["image"]["spacing_mm"] == pytest.approx([2e-3, 0.5e-3, 0.5e-3])
+
+
+def test_patterns_leave_results_alone(model, tmp_path):
+    (tmp_path / "in").mkdir()
+    Image.fromarray(grey()).save(tmp_path / "in/a.png")
+    pattern = str(tmp_path / "in/**/*.png")
+    for _ in range(2):
+        assert len(predict(model, [pattern], tmp_path / "in/out", QUICK)) == 1
 
 
 def test_a_model_of_resized_images_says_so_of_other_sizes(tmp_path):

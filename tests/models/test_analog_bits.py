@@ -123,6 +123,13 @@ def test_sampling_hands_each_step_the_estimate_of_the_one_before(watched):
     assert [maps[:, 1].unique().tolist() for maps, _, _ in calls] == [[0.0], [0.25], [0.25], [0.25]]
 
 
+def test_without_self_conditioning_sampling_hands_on_nothing(watched):
+    """Weights for an estimate that training never showed are random."""
+    model, calls = watched(self_conditioning=0.0)
+    model.sample(torch.zeros(1, 1, 2, 2), 3, steps=4)
+    assert [maps[:, 1].unique().tolist() for maps, _, _ in calls] == [[0.0]] * 4
+
+
 def test_the_loss_is_the_squared_error_of_the_bits(watched):
     model, _ = watched(self_conditioning=0.0)
     labels = torch.tensor([[0, 1], [1, 1]])[None, None]

@@ -98,6 +98,27 @@ def test_the_code_enters_at_the_three_finest_levels_of_the_decoder():
     assert [m.out_features for m in model.refiner.modulations] == [16, 16, 32]
 
 
+def test_the_code_counts_at_each_of_its_levels():
+    """With as many groups as channels a normalisation right behind it would take scale and shift away."""
+    model = create("car", 2, 1, base=32, multipliers=[1, 1, 1], blocks=1, attention=[])
+    with torch.no_grad():
+        torch.nn.init.normal_(model.refiner.unet.head[-1].weight)
+    image, p = torch.rand(1, 1, 16, 16), torch.rand(1, 2, 16, 16)
+    for modulation in model.refiner.modulations:
+        torch.nn.init.zeros_(modulation.weight)
+        torch.nn.init.zeros_(modulation.bias)
+
+    def logits():
+        with torch.no_grad():
+            return model.refiner(model.refiner.encode(image, p), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 8))
+
+    plain = logits()
+    for modulation in model.refiner.modulations:
+        torch.nn.init.uniform_(modulation.bias, 1, 4)
+        assert (logits() - plain).abs().max() > 0.1
+        torch.nn.init.zeros_(modulation.bias)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (5, 8), (17, 9)])
 def test_discriminator_takes_any_size(size):
     out = PatchDiscriminator(3, 4, 3)(torch.rand(2, 1, *size), torch.rand(2, 2, *size))

@@ -173,3 +173,17 @@ def test_normal_numbers_at_the_ends_of_the_uniforms():
     assert z[0] < -5
     assert z[1] == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(z[2], -z[0])
+
+
+def test_pixels_are_counted_in_full_precision():
+    labels = torch.zeros(1, 1, 300, 300, dtype=torch.int64)
+    labels[..., :260, :260] = 1
+    p = torch.nn.functional.one_hot(labels, 2).movedim(-1, 2).float()
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            cost = soft_iou_cost(p, labels, torch.ones_like(labels, dtype=torch.bool))
+        assert cost.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_weighted_samples_are_not_independent():
+    assert (mose().independent, mose(weighted=True).independent) == (True, False)

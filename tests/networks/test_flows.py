@@ -137,3 +137,9 @@ def test_nice_begins_as_the_identity():
     assert torch.equal(out, z)
     assert torch.equal(log_det, torch.zeros(4))
     assert torch.equal(NICE(7).inverse(z), z)
+
+
+def test_planar_stays_finite_with_large_weights():
+    w = torch.full((1, 6), 200.0)
+    _, log_det = planar(torch.zeros(1, 6), -w, w, torch.zeros(1))
+    assert torch.isfinite(log_det).all()

@@ -204,8 +204,8 @@ def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):
 
 
 def test_limit_says_what_is_left_out(predicted, tmp_path):
-    images = report_predictions(predicted, tmp_path / "page.html", limit=1)
-    assert [image.name for image in images] == ["a"]
+    (answer,) = report_predictions(predicted, tmp_path / "page.html", limit=1, questions=[ASK])
+    assert answer.startswith("a: P(")
     assert "1 of 3, evenly spread" in Page(tmp_path / "page.html").text
 
 

@@ -361,7 +361,7 @@ def test_the_best_checkpoint_has_the_lowest_ged(tiny_run, tmp_path, monkeypatch)
     scores = iter([0.5, 0.2, 0.4])
     changes = ("decay=constant", "validation.every=1", "validation.images=1")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "ged", lambda *_: torch.tensor([next(scores)]))
+        patch.setattr(loop, "ged", lambda *_, **__: torch.tensor([next(scores)]))
         train(tiny_run("steps=3", *changes), tmp_path / "run", device="cpu")
     progress = json.loads((tmp_path / "run/last/state/progress.json").read_text())
     assert (progress["best"], progress["best_step"]) == (pytest.approx(0.2), 2)
@@ -370,6 +370,16 @@ def test_the_best_checkpoint_has_the_lowest_ged(tiny_run, tmp_path, monkeypatch)
     assert all(torch.equal(best[k], expected[k]) for k in expected)
     chosen = load(tmp_path / "run").state_dict()
     assert all(torch.equal(chosen[k], expected[k]) for k in expected)
+
+
+def test_a_score_of_another_validation_is_no_record(tiny_run, tmp_path):
+    changes = ("validation.every=1", "validation.images=1")
+    train(tiny_run("steps=1", *changes), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/last/state/progress.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
+    for step, samples, best in ((2, 2, 1), (3, 3, 3)):
+        train(tiny_run(f"steps={step}", *changes, f"validation.samples={samples}"), tmp_path / "run", resume=True)
+        assert json.loads(file.read_text())["best_step"] == best
 
 
 def test_data_with_void_pixels_validates(tiny_run, tmp_path, folder_root):

@@ -267,6 +267,23 @@ def read_splits(root: Path) -> dict[str, list[str]]:
     return _Source(Tree(root)).splits
 
 
+def strays(root: Path) -> list[str]:
+    """What lies in a folder data set and is not used: label maps without an image, rated images in no split."""
+    source = _Source(Tree(root))
+    files, found = source.files, []
+    for rater, maps in files.labels.items():
+        lost = sorted(maps.keys() - files.images.keys())
+        if lost:
+            found.append(
+                f"{len(lost)} label map(s) of rater {rater!r} have no image of the same name, the first {maps[lost[0]]}"
+            )
+    used = {id for ids in source.splits.values() for id in ids}
+    left = sorted(id for id in files.images.keys() - used if files.raters(id))
+    if left:
+        found.append(f"{len(left)} image(s) with label maps are in no split of {SPLITS}, the first {left[0]!r}")
+    return found
+
+
 def _read_splits(files: FolderFiles, config: FolderConfig) -> dict[str, list[str]]:
     where = files.where(SPLITS)
     try:
@@ -274,7 +291,7 @@ def _read_splits(files: FolderFiles, config: FolderConfig) -> dict[str, list[str
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not valid JSON: {error}") from None
     lists = list(splits.values()) if isinstance(splits, dict) else [None]
-    if not all(isinstance(ids, list) and all(isinstance(id, str) for id in ids) for ids in lists):
+    if not lists or not all(isinstance(ids, list) and all(isinstance(id, str) for id in ids) for ids in lists):
         raise UserError(f'{where}: expected {{"train": [names], "val": [names], ...}}')
     owner: dict[str, str] = {}
     for split, ids in splits.items():

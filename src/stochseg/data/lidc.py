@@ -165,12 +165,13 @@ def _as_bytes(image: np.ndarray) -> np.ndarray:
 
 @register_importer("lidc-v2")
 def lidc_v2(source: Path) -> Plan:
-    """PNG crops SPLIT/images/NAME.png with SPLIT/lesions/NAME_l0.png … _l3.png (or `gt` or `labels`), folder or zip."""
+    """PNG crops SPLIT/images/[PATIENT/]NAME.png with SPLIT/gt/[PATIENT/]NAME_l0.png … _l3.png (also `lesions` or
+    `labels`), folder or zip."""
     tree = Tree(source)
     names = set(tree.names)
     items = []
     for name in tree.names:
-        found = re.search(r"(?:^|.*/)(train|val|test)/images/(?:.*/)?([^/]+)\.png$", name)
+        found = re.search(r"(?:^|.*/)(train|val|test)/images/(.+)\.png$", name)
         if not found:
             continue
         split, stem = found[1], found[2]
@@ -180,7 +181,8 @@ def lidc_v2(source: Path) -> Plan:
         if not masks:
             raise UserError(f"{tree.where(name)} has no label map: expected {split}/lesions/{stem}_l0.png … _l3.png")
         patient = re.search(r"LIDC-IDRI-\d+", stem)
-        record = (f"{split}/{stem}", patient[0] if patient else stem, split)
+        group = patient[0] if patient else stem.split("/")[0]
+        record = (f"{split}/{stem}", group, split)
         items.append(Item(*record, partial(_read_slice, tree, name, masks, record)))
     provenance = Provenance(
         kind="lidc-v2",

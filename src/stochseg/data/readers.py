@@ -8,11 +8,12 @@ from __future__ import annotations
 import gzip
 import importlib
 import io
+import os
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -34,6 +35,14 @@ class Picture:
     spacing: tuple[float, float] | None = None
 
 
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files in a folder and below, also behind links to folders, but for those that lead back up."""
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = Path(here).resolve()
+        folders[:] = [name for name in folders if not real.is_relative_to((Path(here) / name).resolve())]
+        yield from (file for name in files if (file := Path(here) / name).is_file())
+
+
 class Tree:
     """A folder or a zip as a list of names with "/" between parts, relative to its top."""
 
@@ -50,7 +59,7 @@ class Tree:
     def names(self) -> list[str]:
         """All files, sorted; junk that archives of Macs carry is left out. A zip whose names leave it is refused."""
         if self._zip is None:
-            found = [p.relative_to(self.path).as_posix() for p in self.path.rglob("*") if p.is_file()]
+            found = [p.relative_to(self.path).as_posix() for p in files_below(self.path)]
         else:
             found = [n for n in self._zip.namelist() if not n.endswith("/")]
             for name in found:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 
 from stochseg.config import Config
 from stochseg.data.protocol import register_dataset
+from stochseg.data.readers import files_below
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Example, central
 
@@ -94,7 +95,17 @@ def plan_import(kind: str, source: Path) -> Plan:
         raise unknown_name("kind of data", kind, IMPORTERS)
     if not source.exists():
         raise UserError(f"{source} does not exist; give the folder or file of the data set")
-    return IMPORTERS[kind](source)
+    return replace(IMPORTERS[kind](source), stamp=_stamp(source))
+
+
+def _stamp(source: Path) -> str:
+    """Names the state of a source by the sizes and times of its files, but for hidden ones, which imports write."""
+    digest = hashlib.sha256()
+    for file in sorted(files_below(source)) if source.is_dir() else [source]:
+        name, facts = file.relative_to(source).as_posix(), file.stat()
+        if not any(part.startswith(".") for part in name.split("/")) or file == source:
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,14 @@ class Plan:
     provenance: Provenance
     items: Sequence[Item]
     max_raters: int
+    stamp: str = ""
+    """Of the source's files as they were: `plan_import` gives it."""
 
     def fingerprint(self) -> str:
         """Names the plan, so that an interrupted import goes on only with the same one."""
         listing = [(item.id, item.group, item.split) for item in self.items]
-        text = json.dumps([self.info.model_dump(mode="json"), self.provenance.model_dump(mode="json"), listing])
+        about = [self.info.model_dump(mode="json"), self.provenance.model_dump(mode="json")]
+        text = json.dumps([*about, listing, self.max_raters, self.stamp])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -278,6 +292,8 @@ def _append(handle: Any, block: str, part: Any) -> int:
             limits = (None, *source.shape[1:])
             handle.create_dataset(path, shape, source.dtype, maxshape=limits, chunks=source.chunks, **_COMPRESSION)
         target = handle[path]
+        if target.chunks != source.chunks:
+            raise RuntimeError(f"{path}: a shard has chunks {source.chunks}, expected {target.chunks}")
         start = len(target)
         target.resize(start + len(source), axis=0)
         rest = (0,) * (source.ndim - 1)

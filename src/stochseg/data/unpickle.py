@@ -12,10 +12,14 @@ import numpy as np
 from stochseg.errors import UserError
 
 
+class _MoreThanArrays(pickle.UnpicklingError):
+    """The file asks for something that is not data."""
+
+
 def _latin1(text: str, encoding: str) -> bytes:
     """How old protocols spell bytes; the real function could be asked for any codec."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in codec {encoding!r}")
+        raise _MoreThanArrays(f"bytes in codec {encoding!r}")
     return codecs.encode(text, "latin1")
 
 
@@ -35,7 +39,7 @@ class ArrayUnpickler(pickle.Unpickler):
             return core.numeric._frombuffer
         if (module, name) == ("_codecs", "encode"):
             return _latin1
-        raise pickle.UnpicklingError(f"the name {module}.{name}")
+        raise _MoreThanArrays(f"the name {module}.{name}")
 
 
 def read_arrays(file: Path) -> Any:
@@ -43,10 +47,10 @@ def read_arrays(file: Path) -> Any:
     try:
         with file.open("rb") as stream:
             return ArrayUnpickler(stream).load()
-    except pickle.UnpicklingError as error:
+    except _MoreThanArrays as error:
         raise UserError(
             f"{file} holds more than arrays: {error}; refused, nothing of it was run. "
             "Expected a pickle of numpy arrays, lists, dicts and strings"
         ) from None
-    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file} is not a whole pickle ({type(error).__name__}: {error}); download it again") from None

@@ -196,7 +196,7 @@ def _run(
             "miou": metrics["miou"],
             "ece": metrics["ece"],
             "brier": metrics["brier"],
-            "evaluations": int(metrics["evaluations_per_sample"]),
+            "evaluations": round(metrics["evaluations_per_sample"]),
             "seconds_per_sample": metrics["seconds_per_image"] / samples,
         }
     except Exception as error:

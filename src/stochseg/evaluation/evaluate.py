@@ -97,12 +97,14 @@ def evaluate(
     options = {"steps": steps, "sampler": sampler, "grid": grid, "noise": noise}
     model.check_options(SamplingOptions(**options))
     settings = {key: getattr(model.config, key, None) if value is None else value for key, value in options.items()}
-    independent = settings["noise"] in (None, "independent")
+    independent = model.independent and settings["noise"] in (None, "independent")
     counts = sorted({n for n in SAMPLE_COUNTS if n <= samples and independent} | {samples})
     chosen = spread(len(data), len(data) if limit is None else limit)
     rows, kept, bins, marked, confusion, squares = [], [], [], [], [], []
     for done, i in enumerate(chosen):
-        example = data[i]
+        example = data[i].rated(data.info.ignore)
+        if len(example.labels) == 0:  # all of it is void, which no sample can contradict
+            continue
         image = for_model(example.image, data.info, model.info)
         began = time.perf_counter()
         out = model.sample(image[None], samples, seed=seed, **options).to("cpu")
@@ -112,7 +114,8 @@ def evaluate(
         scores = _image_metrics(out, batch, counts, truth)
         if not independent:
             scores = {key: value for key, value in scores.items() if key not in UNBIASED}
-        rows.append({"id": example.id, **scores, "seconds_per_image": seconds})
+        calls = float(out.evaluations)
+        rows.append({"id": example.id, **scores, "seconds_per_image": seconds, "evaluations_per_sample": calls})
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
         marked.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=LIKELY))
         squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
@@ -124,6 +127,8 @@ def evaluate(
         if progress is not None:
             progress(done + 1, len(chosen))
 
+    if not rows:
+        raise UserError("evaluate: no image has a labelled pixel, all are void")
     numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in numbers}
     metrics["miou"] = miou(torch.stack(confusion).sum(0)).item()
@@ -133,14 +138,13 @@ def evaluate(
         metrics["ece_foreground"] = ece(foreground).item()
     total, counted = torch.cat(squares, dim=1).sum(1).tolist()
     metrics["brier"] = total / counted
-    metrics["evaluations_per_sample"] = float(out.evaluations)
     settings = {
         "model": model.name,
         "data": data.info.name,
-        "images": len(chosen),
+        "images": len(rows),
         "samples": samples,
         **settings,
-        "steps": settings["steps"] or getattr(model.config, "num_steps", out.evaluations),
+        "steps": settings["steps"] or getattr(model.config, "num_steps", round(metrics["evaluations_per_sample"])),
         "seed": seed,
         "stochseg": __version__,
         "torch": torch.__version__,
@@ -225,7 +229,7 @@ def steps_curve(
 ) -> dict[int, dict[str, float]]:
     """Metrics by network evaluations a sample, of which a corrector takes more than it has steps."""
     found = [evaluate(model, data, steps=count, keep=0, **options).metrics for count in steps]
-    return {int(metrics["evaluations_per_sample"]): metrics for metrics in found}
+    return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
 # ---------------------------------------------------------------------- what is printed and written

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from stochseg.data import SegmentationData, open_all, spread
+from stochseg.data.folder import strays
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou, without_void
 from stochseg.types import Batch, DatasetInfo, Example
@@ -84,6 +85,8 @@ def check_data(path: Path, progress: Callable[[int, int], None] | None = None) -
         if len(part) == 0:
             problems.append(f"split {split!r} is empty")
     problems += _leaks(images, groups)
+    if path.is_dir():
+        problems += strays(path)
     return DataReport(path, next(iter(data.values())).info, facts, problems)
 
 

@@ -80,7 +80,8 @@ class Plan:
 
 def _digest(model: StochasticSegmenter) -> str:
     """A name for the model by its content."""
-    digest = hashlib.sha256(model.name.encode() + model.config.model_dump_json().encode())
+    about = (model.name, model.config.model_dump_json(), model.info.model_dump_json())
+    digest = hashlib.sha256("".join(about).encode())
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
     return digest.hexdigest()

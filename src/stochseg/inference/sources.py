@@ -92,6 +92,8 @@ def _expanded(given: str, problems: list[tuple[str, str]]) -> list[Path]:
         problems.append((given, "no such file or folder"))
         return []
     found = [Path(name) for name in sorted(glob.glob(given, recursive=True))]
+    results = {folder for folder in {path.parent for path in found} if is_result(folder)}
+    found = [path for path in found if path.parent not in results]
     if not found:
         problems.append((given, "no file fits this pattern"))
     return found
@@ -128,10 +130,10 @@ def _file(path: Path, name: str, axis: int | None) -> Source:
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
-    results = {file.parent for file in folder.rglob(RESULT) if is_result(file.parent)}
+    paths = {name: folder / name for name in Tree(folder).names}
+    results = {path.parent for path in paths.values() if path.name == RESULT and is_result(path.parent)}
     sources, dicom, others = [], [], 0
-    for name in Tree(folder).names:
-        path = folder / name
+    for name, path in paths.items():
         if results.intersection(path.parents):
             continue
         if path.name.lower().endswith((*PICTURES, *NIFTI)):

@@ -132,6 +132,7 @@ def read_nifti(file: Path, axis: int | None = None) -> Stack:
     try:
         image = nibabel.load(file)
         values = np.asanyarray(image.dataobj)
+        unit = MILLIMETRES.get(image.header.get_xyzt_units()[0], 1.0)
     except Exception as error:  # a damaged file can fail in any way, anywhere in a decoder
         raise UserError(
             f"cannot be read as NIfTI ({str(error) or type(error).__name__}); it is damaged or cut short"
@@ -149,7 +150,8 @@ def read_nifti(file: Path, axis: int | None = None) -> Stack:
         raise UserError(f"the volume is empty, shape {values.shape}")
     thin = [i for i, length in enumerate(values.shape[:3]) if length == 1]
     axis = (thin[0] if len(thin) == 1 else 2) if axis is None else axis
-    unit = MILLIMETRES.get(image.header.get_xyzt_units()[0], 1.0)
+    if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine)) == 0:
+        raise UserError(f"its affine does not tell where voxels lie: {np.round(image.affine, 3).tolist()}; correct it")
     lattice = Lattice(image.affine, axis, image.header.copy(), unit)
     return Stack(lattice.stacked(values), lattice)
 

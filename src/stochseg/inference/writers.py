@@ -213,7 +213,7 @@ def measure(samples: Samples, stack: Stack, info: DatasetInfo) -> dict[str, Any]
             "slices": s,
             "height": arrays["labels"].shape[2],
             "width": arrays["labels"].shape[3],
-            "spacing_mm": None if stack.lattice is None else [round(v, 6) for v in stack.lattice.spacing],
+            "spacing_mm": None if stack.lattice is None else [_digits(v) for v in stack.lattice.spacing],
             "affine": None if stack.lattice is None else np.round(stack.lattice.affine, 9).tolist(),
             "slice_axis": None if stack.lattice is None else stack.lattice.axis,
         },
@@ -223,13 +223,18 @@ def measure(samples: Samples, stack: Stack, info: DatasetInfo) -> dict[str, Any]
                 "label": label,
                 "name": name,
                 "colour": info.colours[label],
-                "fused": round(float(fused[label]) * size, 6),
-                "samples": [round(float(count) * size, 6) for count in counts[:, label]],
+                "fused": _digits(float(fused[label]) * size),
+                "samples": [_digits(float(count) * size) for count in counts[:, label]],
             }
             for label, name in enumerate(info.names)
         ],
         "weights": None if even else arrays["weights"].round(6).tolist(),
     }
+
+
+def _digits(value: float) -> float:
+    """To nine significant ones, of kilometres and of microns alike."""
+    return float(f"{value:.9g}")
 
 
 def most_foreground(fused: np.ndarray) -> int:

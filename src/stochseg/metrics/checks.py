@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
@@ -37,6 +38,8 @@ def check_kind(name: str, maps: Tensor) -> None:
             f"{name}: expected integer labels, got {maps.dtype}; take argmax(1) of logits, "
             "or call .long() if these are labels"
         )
+    if maps.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        raise UserError(f"{name}: torch cannot count in {maps.dtype}; call .long() first")
     if maps.device.type == "mps":
         raise UserError(f"{name}: metrics need float64, which device mps does not have; pass {name}.cpu()")
 

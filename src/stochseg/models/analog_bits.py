@@ -63,7 +63,8 @@ class AnalogBits(GaussianDiffusion):
     def predict(
         self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
     ) -> tuple[Tensor, Tensor | None]:
-        previous = torch.zeros_like(x_t) if previous is None else previous
+        if previous is None or self.config.self_conditioning == 0:  # what it never saw in training
+            previous = torch.zeros_like(x_t)
         return self.net(torch.cat([x_t, previous], dim=1), t, condition), None
 
     def loss(
@@ -83,5 +84,7 @@ class AnalogBits(GaussianDiffusion):
             with torch.no_grad():
                 local = condition[batch.rows[chosen]]
                 x0, _ = self.predict(batch.x_t[chosen], batch.t[chosen], None, local)
+            # Older torch would reuse the 16-bit copies of the weights made here, which have no gradient.
+            torch.clear_autocast_cache()
             previous[chosen] = x0.clamp(-1, 1)  # as the sampler cuts it
         return previous

@@ -111,6 +111,11 @@ class StochasticSegmenter(nn.Module):
             own[name].copy_(theirs[name])
         return sorted(own.keys() - fitting)
 
+    @property
+    def independent(self) -> bool:
+        """Whether the samples of an image are independent draws, unless noise is asked for that shares them out."""
+        return True
+
     def check_options(self, options: SamplingOptions) -> None:
         """UserError for options this model cannot sample with: asked before work that would be lost."""
         for option, only in (("sampler", None), ("grid", None), ("noise", "independent")):
@@ -164,8 +169,11 @@ class StochasticSegmenter(nn.Module):
             labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
+        k = labels.shape[1]
         if raters is None:
-            raters = torch.full((len(image),), labels.shape[1])
+            raters = torch.full((len(image),), k)
+        elif raters.shape != (len(image),) or int(raters.min()) < 1 or int(raters.max()) > k:
+            raise UserError(f'raters "b": expected {len(image)} numbers of 1 to {k} label maps, got {raters.tolist()}')
         return self.loss(image.float(), labels.long(), mask, raters, keys)
 
     @torch.no_grad()

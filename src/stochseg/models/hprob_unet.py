@@ -26,6 +26,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -204,8 +205,11 @@ class HProbUNet(LatentSegmenter):
         most = math.ceil(config.share * terms[0].numel() - 1e-6)
         multiplier = self.geco.multiplier.clone()
         total = (multiplier * excess + kl).mean() / most
-        cross_entropy = (terms * picked).sum().detach() / picked.sum().clamp(min=1)
-        if self.training and bool(picked.any()):
+        sums = torch.stack([(terms * picked).sum(), picked.sum()]).detach()
+        if self.training and dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums)  # all processes follow the whole batch
+        cross_entropy = sums[0] / sums[1].clamp(min=1)
+        if self.training and bool(sums[1] > 0):
             self.geco.update(cross_entropy)
         return {
             "loss": total,

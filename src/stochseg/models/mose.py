@@ -182,6 +182,10 @@ class MoSE(StochasticSegmenter):
             mean.index_add_(0, rows[part], p * weights.flatten()[part, None, None, None])
         return Samples(labels.view(b, n, h, w), mean, weights, seed)
 
+    @property
+    def independent(self) -> bool:
+        return not self.config.weighted
+
     def _gate_weights(self, log_gate: Tensor, n: int) -> Tensor:
         """Weights "b n" of samples that go round the experts."""
         expert = torch.arange(n, device=log_gate.device) % self.config.experts
@@ -200,8 +204,9 @@ def soft_iou_cost(p: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     known = valid.flatten(2).to(p.dtype)
     target = target * known[:, :, None]
     p = p[:, :, 1:].flatten(3)
-    both = torch.einsum("bnlp,bklp->bnkl", p, target)
-    either = torch.einsum("bnlp,bkp->bnkl", p, known) + target.sum(3)[:, None] - both
+    with torch.autocast(p.device.type, enabled=False):  # 16 bits cannot count pixels
+        both = torch.einsum("bnlp,bklp->bnkl", p, target)
+        either = torch.einsum("bnlp,bkp->bnkl", p, known) + target.sum(3)[:, None] - both
     return 1 - ((both + 1) / (either + 1)).mean(3)
 
 

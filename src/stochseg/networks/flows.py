@@ -22,7 +22,7 @@ def planar(z: Tensor, u: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     allowed = F.softplus(product) - 1 + LEAST_SLOPE
     u = u + ((allowed - product) / w.square().sum(1).clamp(min=1e-12))[:, None] * w
     h = torch.tanh((w * z).sum(1) + b)
-    return z + u * h[:, None], torch.log1p((1 - h.square()) * (w * u).sum(1))
+    return z + u * h[:, None], torch.log1p((1 - h.square()) * allowed)  # w·û, exactly
 
 
 class PlanarFlows(nn.Module):

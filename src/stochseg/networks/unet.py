@@ -150,13 +150,17 @@ class UNet(nn.Module):
         time: Tensor | None = None,
         modulate: Callable[[int, Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """What `encode` gave -> "b out h w". modulate: (level, its map) -> the map to go on with; 0 is the finest."""
+        """What `encode` gave -> "b out h w".
+
+        modulate: (level, its map after the first block) -> the map to go on with; 0 is the finest. After the last
+        block the head's normalisation would take a channel's scale and shift away.
+        """
         waiting = list(skips)
         for level, stage in zip(reversed(range(len(self.decoder))), self.decoder, strict=True):
-            for block in stage["blocks"]:
+            for i, block in enumerate(stage["blocks"]):
                 h = block(torch.cat([h, waiting.pop()], dim=1), time)
-            if modulate is not None:
-                h = modulate(level, h)
+                if i == 0 and modulate is not None:
+                    h = modulate(level, h)
             if "up" in stage:
                 h = stage["up"](h)
         return self.head(h)

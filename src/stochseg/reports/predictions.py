@@ -252,8 +252,8 @@ def report_predictions(
     spacing: tuple[float, float] | None = None,
     questions: Sequence[Question] = (),
     progress: Callable[[int, int], None] | None = None,
-) -> list[ImageReport]:
-    """Write a page about a folder of predictions, or about one of them.
+) -> list[str]:
+    """Write a page about a folder of predictions, or about one of them; returns the answers to the questions.
 
     limit: no more inputs than this, evenly spread; spacing: millimetres a pixel (row, column) of pictures, which do
     not state it; questions: what to answer for every input.
@@ -265,11 +265,12 @@ def report_predictions(
         )
     results = [read_result(folder) for folder in folders]  # a broken one is told before the work begins
     chosen = spread(len(folders), limit)
-    images, sections = [], []
+    rows, answers, sections = [], [], []
     for done, i in enumerate(chosen, start=1):
         image = read_image(folders[i], results[i], spacing, questions)
         sections.append(image.section(text=_facts(results[i]), anchor=f"image-{done}"))
-        images.append(image)
+        rows.append(_contents_row(image))  # of the image itself nothing is kept: samples may be large
+        answers += [f"{image.name}: {text}" for text in image.said]
         if progress is not None:
             progress(done, len(chosen))
     left = f" {len(chosen)} of {len(folders)}, evenly spread, are on this page." if len(chosen) < len(folders) else ""
@@ -280,10 +281,10 @@ def report_predictions(
         f"Predictions of {', '.join(models)}",
         f"{len(folders)} input{'s' * (len(folders) > 1)}, {' or '.join(map(str, counts))} samples each.{left} A sample "
         "is one complete, plausible segmentation; together the samples say what is certain and what is not.",
-        [_contents(images, questions), *sections],
+        [_contents(rows, questions, any(results[i].image.slices > 1 for i in chosen)), *sections],
         f"Written by stochseg {__version__} from {path}. Research software: not a medical device.",
     )
-    return images
+    return answers
 
 
 def _facts(result: Result) -> str:
@@ -294,22 +295,20 @@ def _facts(result: Result) -> str:
     return f"{result.source}: {slices}{image.height} × {image.width} pixels{mm}. {image.facing}".rstrip()
 
 
-def _contents(images: Sequence[ImageReport], questions: Sequence[Question]) -> Section:
+def _contents_row(image: ImageReport) -> list[str]:
+    first = image.readings[0]
+    low, high = first.interval
+    row = [image.name, str(len(image.readings)), f"{first.name} {first.probability:.0%} ({low:.0%} – {high:.0%})"]
+    return [*row, f"{image.marked:.0%}", spread_text(image.size), *(str(answer) for answer in image.answers)]
+
+
+def _contents(rows: list[list[str]], questions: Sequence[Question], volumes: bool) -> Section:
     head = ["input", "readings", "most likely reading", "anything marked", "size of all foreground, mean (90%)"]
-    rows = []
-    for image in images:
-        first = image.readings[0]
-        low, high = first.interval
-        row = [image.name, str(len(image.readings)), f"{first.name} {first.probability:.0%} ({low:.0%} – {high:.0%})"]
-        row += [f"{image.marked:.0%}", spread_text(image.size), *(str(answer) for answer in image.answers)]
-        rows.append(row)
-    volumes = ""
-    if any(image.volume for image in images):
-        volumes = " Of a volume, the readings are of the slice shown, all else is of the whole."
+    of_volumes = " Of a volume, the readings are of the slice shown, all else is of the whole." if volumes else ""
     return Section(
         "Inputs",
         "Readings: how many distinct answers the samples amount to. Anything marked: the share of the samples that "
         "find anything at all. In brackets behind a probability: the range in which it would settle (95%) with more "
-        "samples." + volumes,
+        "samples." + of_volumes,
         table=Table([*head, *(f"P({q})" for q in questions)], rows, [f"image-{i + 1}" for i in range(len(rows))]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Question:
             threshold = float(form["number"]) if form else float("nan")
         except ValueError:
             form = None
-        if form is None or what.strip() not in (*MEASURES, VOLUME):
+        if form is None or not math.isfinite(threshold) or what.strip() not in (*MEASURES, VOLUME):
             raise UserError(
                 f'question {text!r}: expected a measure ({", ".join((*MEASURES, VOLUME))}), " of CLASS" if it is about '
                 f'one class, one of {" ".join(COMPARISONS)}, and a number, e.g. "longest diameter > 6 mm"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,8 @@ def report_run(
     options = dict(options or {})
     points = _points(model, curve, options)
     tell = progress or (lambda *_: None)
+    if questions and len(data) > 0:
+        _check_questions(data, spacing, questions)
     seen = Collector(model.num_classes)
     result = evaluate(
         model,
@@ -294,7 +296,7 @@ def _curve(
     """Quality against steps. The point of the model's own steps costs nothing: those samples are there."""
     place = spread(len(seen.index), images)
     part = Chosen(data, [seen.index[i] for i in place])
-    own = int(result.metrics["evaluations_per_sample"])
+    own = round(result.metrics["evaluations_per_sample"])
     keys = (f"ged_{samples}", f"hm_iou_{samples}")
     curve = {own: {key: float(np.mean([result.images[i][key] for i in place])) for key in keys}}
     others = {name: value for name, value in options.items() if name != "steps"}
@@ -344,19 +346,34 @@ def _draw(
     questions: Sequence[Question],
 ) -> ImageReport:
     """The samples of one image again: they depend on the seed, the image and their number, so they are the same."""
-    example = data[index]
+    example = data[index].rated(data.info.ignore)
     drawn = model.sample(for_model(example.image, data.info, model.info)[None], samples, seed=seed, **options).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
+    labels, raters = without_void(drawn.labels, batch.labels, batch.mask)
+    drawn = replace(drawn, labels=labels)
     return ImageReport(
         example.id,
         show_image(example.image, data.info.normalisation),
         drawn,
         data.info,
         example.spacing or spacing,
-        raters=batch.labels[0],
+        raters=raters[0],
         rater_names=example.raters,
         questions=questions,
     )
+
+
+def _check_questions(
+    data: SegmentationData, spacing: tuple[float, float] | None, questions: Sequence[Question]
+) -> None:
+    """UserError, before the work, for questions that cannot be answered: asked of the raters of the first image."""
+    example = data[0]
+    batch = Batch.collate([example], data.info.ignore)
+    k = batch.labels.shape[1]
+    mean = torch.nn.functional.one_hot(batch.labels[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
+    raters = Samples(batch.labels, mean, torch.full((1, k), 1 / k), 0)
+    picture = show_image(example.image, data.info.normalisation)
+    _ = ImageReport(example.id, picture, raters, data.info, example.spacing or spacing, questions=questions).answers
 
 
 def _contents(images: Sequence[tuple[str, int, ImageReport]], result: Evaluation, seen: Collector) -> Section:

@@ -170,6 +170,9 @@ class _Run:
     def restore(self) -> None:
         self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
         self.amp.restore(self.progress.loss_scale)
+        before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
+        if any(getattr(before, key) != getattr(now, key) for key in ("images", "samples", "steps")):
+            self.progress.best = None  # scores of another validation do not compare
 
     # ------------------------------------------------------------------ the loop
 
@@ -263,14 +266,19 @@ class _Run:
         config, model = self.config.validation, self.ema.module
         score, done, rows = 0.0, 0.0, []
         for i in spread(len(self.val_data), config.images)[self.processes.rank :: self.processes.world]:
-            example = self.val_data[i]
+            example = self.val_data[i].rated(model.info.ignore)
+            if len(example.labels) == 0:
+                continue
             samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
-            score += ged(*without_void(samples.labels, batch.labels, batch.mask), model.num_classes).item()
+            maps = without_void(samples.labels, batch.labels, batch.mask)
+            score += ged(*maps, model.num_classes, weights=samples.weights).item()
             done += 1
             if len(rows) < 4:
                 rows.append((example, samples))
         score, done = self.processes.total(score, done)
+        if done == 0:
+            raise UserError("validation: none of its images has a labelled pixel, all are void; give others")
         score /= done
         step = self.progress.step
         log.scalars(self.progress, {"val/ged": score})
