@@ -58,7 +58,7 @@ def bench(
     if data is not None and samples < 2:
         raise UserError(f"--data: scores need at least 2 samples an image, got -n {samples}")
     chosen = pick_device(device)
-    sizes = [height_width(text) for text in words(size)]
+    sizes = [height_width(text.strip()) for text in size.split(",")]
     if out is not None:
         check_writable(out)
     examples = None if data is None else open_path(data, split)
