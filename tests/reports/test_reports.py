@@ -399,3 +399,17 @@ def test_disagreement_is_the_mean_distance_of_two_raters_and_void_counts_for_nob
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (12.345, "12.3"), (999.4, "999"), (12345.6, "12,346")])
 def test_numbers_are_short(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize("text", ["area of moon > 5", "volume > 5", "area > 5 mm"])
+def test_questions_about_a_run_are_checked_before_the_work(model, tmp_path, monkeypatch, text):
+    monkeypatch.setattr("stochseg.reports.runs.evaluate", lambda *_, **__: pytest.fail("work was begun"))
+    data = Phantoms("val", size=16, count=2)
+    with pytest.raises(UserError, match="question "):
+        report_run(model, data, tmp_path / "page.html", RunFacts("tiny"), questions=[Question.parse(text)])
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_threshold_is_a_finite_number(number):
+    with pytest.raises(UserError, match="and a number"):
+        Question.parse(f"area > {number}")
