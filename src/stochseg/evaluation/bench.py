@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from stochseg._version import __version__
@@ -306,6 +307,9 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
                     fontsize=7,
                 )
         axis.set(xscale="log", xlabel=f"seconds for {n} samples", title=title)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     return figure
