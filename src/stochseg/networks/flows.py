@@ -20,9 +20,12 @@ def planar(z: Tensor, u: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """
     product = (w * u).sum(1)
     allowed = F.softplus(product) - 1 + LEAST_SLOPE
-    u = u + ((allowed - product) / w.square().sum(1).clamp(min=1e-12))[:, None] * w
+    length = w.square().sum(1)
+    u = u + ((allowed - product) / length.clamp(min=1e-12))[:, None] * w
+    # w·û is `allowed`, computed again less exactly, unless w is too short to change u by it.
+    slope = torch.where(length > 1e-12, allowed, (w * u).sum(1))
     h = torch.tanh((w * z).sum(1) + b)
-    return z + u * h[:, None], torch.log1p((1 - h.square()) * allowed)  # w·û, exactly
+    return z + u * h[:, None], torch.log1p((1 - h.square()) * slope)
 
 
 class PlanarFlows(nn.Module):
