@@ -18,7 +18,7 @@ from PIL import Image
 
 import harness
 from stochseg.data import Phantoms, Store, flip_rotate, write_store
-from stochseg.data.store import Item, Plan, Provenance, Record
+from stochseg.data.imports import Item, Plan, Provenance, Record
 from stochseg.types import Example
 
 RATERS = 4

@@ -92,7 +92,7 @@ def height_width(size: str) -> tuple[int, int]:
 def check_writable(file: Path) -> None:
     """UserError for a file that could not be written, before work that would be lost."""
     if file.is_dir():
-        raise UserError(f"--out: expected a file, and {file} is a folder; give another name")
+        raise UserError(f"--out {file} is a folder; give the name of a file")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochseg.cli_options import PLAIN, console, home, messages, open_run
+from stochseg.cli_options import PLAIN, check_writable, console, home, messages, open_run
 from stochseg.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ def report(
     if not predictions:
         facts, examples = _open_run(path, data, split)
         network = with_engine(load(path, device=pick_device(device)), engine)
-    page = _writable(out or (path if predictions else home(path)) / "report.html")
+    page = out or (path if predictions else home(path)) / "report.html"
+    check_writable(page)  # before any sample is drawn
     answers: list[str] = []
     with Progress(console=messages, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
@@ -137,16 +137,6 @@ def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, Segm
             raise UserError(f"{path}: {wanted}, with result.json or {CONFIG_FILE} in it; {got}") from None
     config, examples = open_run(path, data, split)
     return read_facts(path, config.published if config else {}, LOG_FILE), examples
-
-
-def _writable(page: Path) -> Path:
-    """The file to write; asked before any sample is drawn."""
-    if page.is_dir():
-        raise UserError(f"--out {page} is a folder; give the page's file, e.g. {page / 'report.html'}")
-    page.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(page.parent, os.W_OK):
-        raise UserError(f"cannot write to {page.parent}; give another --out")
-    return page
 
 
 def _millimetres(text: str | None) -> tuple[float, float] | None:

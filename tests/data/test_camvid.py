@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from stochseg.data import camvid as module
-from stochseg.data.store import Store, plan_import, write_store
+from stochseg.data.imports import plan_import
+from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared/data/camvid-240x180-trainval.zip"

@@ -11,7 +11,8 @@ from PIL import Image, ImageDraw
 
 from stochseg.data import cityscapes as module
 from stochseg.data.cityscapes import LABEL_NAMES, NAMES, TRAIN_IDS
-from stochseg.data.store import Store, plan_import, write_store
+from stochseg.data.imports import plan_import
+from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 
 FRAMES = (("train", "aachen", 0), ("train", "bochum", 1), ("val", "lindau", 2))

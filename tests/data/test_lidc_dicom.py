@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from stochseg.data import lidc_dicom as importer
+from stochseg.data.imports import plan_import
 from stochseg.data.lidc import published_split
 from stochseg.data.lidc_dicom import cluster, crop
 from stochseg.data.lidc_outlines import interior
-from stochseg.data.store import Store, plan_import, write_store
+from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 
 pydicom = pytest.importorskip("pydicom")

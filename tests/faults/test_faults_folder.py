@@ -10,7 +10,8 @@ from PIL import Image
 
 from stochseg.data import Folder
 from stochseg.data.folder_init import init_folder
-from stochseg.data.store import plan_import, write_store
+from stochseg.data.imports import plan_import
+from stochseg.data.store import write_store
 from stochseg.errors import UserError
 
 

@@ -2,10 +2,11 @@
 
 from stochseg.data import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401  (importing one registers its importer)
 from stochseg.data.folder import Folder
+from stochseg.data.imports import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
 from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset, spread
-from stochseg.data.store import IMPORTERS, Store, plan_import, write_store
+from stochseg.data.store import Store, write_store
 from stochseg.data.transforms import AUGMENTATIONS, Resized, flip_rotate
 
 __all__ = [

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from stochseg.data.cityscapes import IMAGENET
+from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.readers import Tree, check_labels, stack_labels
-from stochseg.data.store import Item, Plan, Provenance, Record, register_importer
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 

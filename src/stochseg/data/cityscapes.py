@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.readers import Tree, check_labels, stack_labels
-from stochseg.data.store import Item, Plan, Provenance, Record, register_importer
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Normalisation
 

@@ -21,9 +21,9 @@ import torch
 import yaml
 from pydantic import Field, model_validator
 
+from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.protocol import register_dataset
 from stochseg.data.readers import Tree, check_labels, stack_labels
-from stochseg.data.store import Item, Plan, Provenance, Record, register_importer
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Example
 

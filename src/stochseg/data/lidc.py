@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.readers import Tree, stack_labels
-from stochseg.data.store import Item, Plan, Provenance, Record, open_hdf5, register_importer
+from stochseg.data.store import open_hdf5
 from stochseg.data.unpickle import read_arrays
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo

@@ -20,10 +20,10 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.lidc import CITATION, INFO, LICENCE, published_split
 from stochseg.data.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.readers import Tree
-from stochseg.data.store import Item, Plan, Provenance, Record, register_importer
 from stochseg.errors import UserError
 
 SIZE = 128
