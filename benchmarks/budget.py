@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from harness import write_csv
+from harness import scores_of, write_csv
 from stochseg.data import open_dataset
 from stochseg.evaluation import evaluate
 from stochseg.inference import with_engine
@@ -21,7 +21,6 @@ from stochseg.memory import keep_freed_memory
 from stochseg.models import load
 
 CENTRE = 64
-SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
 
 def main() -> None:
@@ -30,7 +29,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER")
     parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
     parser.add_argument("--steps", type=int, default=10, help="denoising steps of models that would take more")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="sampling seeds")
     parser.add_argument("--engine", default="bfloat16")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
@@ -48,7 +47,7 @@ def main() -> None:
         steps = arguments.steps if own is None or own > arguments.steps else None
         fast = with_engine(model, arguments.engine)
         for noise in dict.fromkeys((getattr(model.config, "noise", "independent"), "independent")):
-            for seed in range(arguments.seeds):
+            for seed in arguments.seeds:
                 result = evaluate(
                     fast, data, samples=16, limit=arguments.limit, steps=steps, noise=noise, seed=seed, keep=0
                 )
@@ -63,9 +62,8 @@ def main() -> None:
                     "seed": seed,
                     "engine": arguments.engine,
                 }
-                row |= {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
-                rows.append(row)
-                print(row, flush=True)
+                rows.append(row | scores_of(result))
+                print(rows[-1], flush=True)
                 path = write_csv("budget-lidc", rows, arguments.out)
     print(path)
 

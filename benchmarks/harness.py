@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from stochseg.evaluation import Evaluation
 from stochseg.evaluation.bench import commit, cores, cpu_model, hardware, median_seconds
 from stochseg.evaluation.evaluate import write_csv as write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
 
 def hardware_slug() -> str:
@@ -33,6 +35,11 @@ def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None 
     origin = {"hardware": hardware(), "commit": commit(), "command": command()}
     write_rows(path, [{**row, **origin} for row in rows])
     return path
+
+
+def scores_of(result: Evaluation) -> dict[str, float | str]:
+    """The columns of a table of scores; blank where there is none, such as the unbiased GED of Latin noise."""
+    return {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
 
 
 def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:

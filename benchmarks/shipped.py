@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness import write_csv
+from harness import scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
 from stochseg.evaluation.evaluate import LIKELY
@@ -19,8 +19,6 @@ from stochseg.memory import keep_freed_memory
 from stochseg.metrics import CalibrationBins, foreground_bins
 from stochseg.models import load
 from stochseg.types import Batch, Samples
-
-SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
 
 def main() -> None:
@@ -45,8 +43,7 @@ def main() -> None:
                 model, data, samples=16, limit=arguments.limit, noise=noise, seed=seed, keep=0, each=collect
             )
             about = {key: result.settings[key] for key in ("images", "sampler", "grid", "steps", "noise", "seed")}
-            scores = {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
-            rows.append({"model": arguments.model, **about, **scores})
+            rows.append({"model": arguments.model, **about, **scores_of(result)})
             print(rows[-1], flush=True)
             path = write_csv(f"{arguments.model}-val", rows, arguments.out)
     print(path)
