@@ -55,7 +55,7 @@ and one test suite holds them to the same promises.
 
 Parameters are those of the defaults, the LIDC sizes, with two classes and one image channel; beside them the count that
 is in print, in the CCDM paper's tables, if there is one. Passes are the calls of the network that a sample makes by
-default; what runs once an image is not among them.
+default, at the most; what runs once an image is not among them.
 """
 
 
