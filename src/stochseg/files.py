@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -23,11 +24,17 @@ def sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
+def is_junk(name: str) -> bool:
+    """Whether a file of this name is one that systems leave in folders somebody has looked into."""
+    return name.startswith("._") or name in (".DS_Store", ".directory", "Thumbs.db", "desktop.ini")
+
+
 def write_text(file: Path, text: str) -> Path:
     """Write a text file; whoever reads it sees the old text or the new, never a part."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch:
-        scratch.write_text(text, encoding="utf-8")
+        # A path that is no UTF-8 may be quoted in it.
+        scratch.write_text(text, encoding="utf-8", errors="backslashreplace")
     return file
 
 
@@ -77,12 +84,18 @@ def _open_up(folder: Path) -> None:
         path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
+def _left_over(path: Path) -> list[Path]:
+    """Old folders of this name, as `replaced_folder` names them: not those of another that begins alike."""
+    name = re.compile(re.escape(f".{path.name}.") + r"[^.]+\.old")
+    return [other for other in path.parent.glob(".*.old") if name.fullmatch(other.name)]
+
+
 def recover_folder(path: Path) -> None:
     """Put an old folder back that a kill between the two moves of `replaced_folder` left without its name."""
-    if path.exists() or not any(path.parent.glob(f".{path.name}.*.old")):
+    if path.exists() or not _left_over(path):
         return
     time.sleep(0.2)  # between the two moves of a writer that lives is a moment
-    for old in path.parent.glob(f".{path.name}.*.old"):
+    for old in _left_over(path):
         if not path.exists():
             with suppress(FileNotFoundError):  # another process of the same run was first
                 os.replace(old, path)

@@ -159,6 +159,16 @@ def test_a_kill_between_the_two_moves_is_mended(saved):
     assert names(saved.parent) == ["model"]
 
 
+def test_what_another_model_left_is_not_taken_for_this(saved):
+    left = saved.rename(saved.with_name(f".{saved.name}.v2.x1.old"))
+    with pytest.raises(UserError, match="no model at"):
+        load(saved)
+    assert left.exists()
+    odd = saved.with_name("model[2]")
+    left.rename(saved.with_name(f".{odd.name}.x1.old"))
+    load(odd)
+
+
 def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
     model = create("unet-ce", 2, 1, **TINY)
     assert load(save(model, saved)).name == "unet-ce"

@@ -161,6 +161,47 @@ def test_more_steps_may_be_asked_for_but_no_other_model(tiny_run, tmp_path):
     assert sorted(values(out, "train/loss")) == [1, 2, 3, 4]
 
 
+def test_a_run_that_kept_nothing_may_be_begun_otherwise(tiny_run, tmp_path, monkeypatch):
+    """Out of memory in the first step, so with a smaller batch."""
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2, RuntimeError("out of memory"))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            train(tiny_run(), out, device="cpu")
+    with pytest.raises(UserError, match="already holds a run"):  # which another process may be at
+        train(tiny_run("batch_size=2"), out, device="cpu")
+    train(tiny_run("batch_size=2", "steps=3"), out, resume=True, device="cpu")
+    assert sorted(values(out, "train/loss")) == [1, 2, 3]
+    with pytest.raises(UserError, match="trained with another batch_size"):
+        train(tiny_run("steps=4"), out, resume=True, device="cpu")
+
+
+def test_going_on_needs_no_pretrained_weights(tiny_run, tmp_path, monkeypatch):
+    """Those of the run are kept; the file they came from may be gone."""
+    train(tiny_run("steps=1"), tmp_path / "run", device="cpu")
+
+    def gone(self):
+        raise UserError("no such file")
+
+    monkeypatch.setattr(CCDM, "load_pretrained", gone)
+    train(tiny_run("steps=2"), tmp_path / "run", resume=True, device="cpu")
+    with pytest.raises(UserError, match="no such file"):
+        train(tiny_run("steps=2"), tmp_path / "other", device="cpu")
+
+
+def test_what_a_file_manager_leaves_in_a_checkpoint_does_not_end_a_run(tiny_run, tmp_path):
+    out = tmp_path / "run"
+    train(tiny_run("steps=1"), out, device="cpu")
+    (out / "last/.DS_Store").touch()
+    (out / "best/Thumbs.db").touch()
+    train(tiny_run("steps=2", "validation.samples=3"), out, resume=True, device="cpu")
+    assert json.loads((out / "last/state/progress.json").read_text())["best_step"] == 2
+    (out / "last/.git").mkdir()
+    with pytest.raises(UserError, match="is not a checkpoint, so it is not replaced"):
+        train(tiny_run("steps=3"), out, resume=True, device="cpu")
+    assert (out / "last/.git").exists()
+
+
 def test_a_run_that_cannot_begin_leaves_nothing_behind(tiny_run, tmp_path):
     for change in ("model.options.bas=4", "model.name=ccmd", "data.name=folder", "data.augment=spin"):
         with pytest.raises(UserError):
@@ -333,14 +374,14 @@ class Pretrained(ImageEncoder):
 
 
 def test_a_frozen_encoder_stays_frozen(tiny_run, tmp_path, monkeypatch):
-    initial, create = {}, loop.create
+    initial, build = {}, loop.build
 
-    def watched(*args, **options):
-        model = create(*args, **options)
+    def watched(*args):
+        model = build(*args)
         initial.update({k: v.clone() for k, v in model.state_dict().items()})
         return model
 
-    monkeypatch.setattr(loop, "create", watched)
+    monkeypatch.setattr(loop, "build", watched)
     monkeypatch.setitem(ENCODERS, "pretrained", Pretrained)
     config = tiny_run("model.options.encoder=pretrained", "model.options.multipliers=[1,1,1,1]", "steps=3")
     train(config, tmp_path / "run", device="cpu")
@@ -380,6 +421,42 @@ def test_a_score_of_another_validation_is_no_record(tiny_run, tmp_path):
     for step, samples, best in ((2, 2, 1), (3, 3, 3)):
         train(tiny_run(f"steps={step}", *changes, f"validation.samples={samples}"), tmp_path / "run", resume=True)
         assert json.loads(file.read_text())["best_step"] == best
+
+
+def test_a_record_that_was_reset_stays_so_though_nothing_was_trained(tiny_run, tmp_path):
+    changes = ("validation.every=1", "validation.images=1")
+    train(tiny_run("steps=1", *changes), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/last/state/progress.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
+    for steps in (1, 2):
+        more = tiny_run(f"steps={steps}", *changes, "validation.samples=3")
+        train(more, tmp_path / "run", resume=True, device="cpu")
+    assert json.loads(file.read_text())["best_step"] == 2
+
+
+def test_images_without_labels_are_not_validated_on(tiny_run, tmp_path, folder_root):
+    changes = ("data.name=folder", f"data.options={{root: {folder_root}}}", "data.train={}", "data.val={}", "steps=1")
+    (folder_root / "splits.json").write_text(json.dumps({"train": ["a", "b"], "val": ["c", "d"]}))
+    for rater in ("anna", "ben"):
+        Image.new("L", (8, 8), 255).save(folder_root / f"labels/{rater}/c.png")
+    train(tiny_run(*changes, "validation.images=1"), tmp_path / "run", device="cpu")
+    assert 0 <= values(tmp_path / "run", "val/ged")[1] <= 2
+    for rater in ("anna", "ben"):
+        Image.new("L", (8, 8), 255).save(folder_root / f"labels/{rater}/d.png")
+    with pytest.raises(UserError, match="none of its images has a labelled pixel"):
+        train(tiny_run(*changes), tmp_path / "none", device="cpu")
+    assert not (tmp_path / "none").exists(), "found before any training"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_mistake_in_the_data_is_told_plainly(tiny_run, tmp_path, folder_root, workers):
+    changes = ("data.name=folder", f"data.options={{root: {folder_root}}}", "data.train={}", "data.val={}")
+    for file in ("images/b", "labels/anna/b"):
+        Image.new("L", (9, 8)).save(folder_root / f"{file}.png")
+    with pytest.raises(UserError) as error:
+        train(tiny_run(*changes, f"data.workers={workers}"), tmp_path / "run", device="cpu")
+    assert "Traceback" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_data_with_void_pixels_validates(tiny_run, tmp_path, folder_root):
@@ -429,6 +506,47 @@ def test_two_processes_learn_what_one_learns(tiny_run, tmp_path, straight):
     assert len(log(tmp_path / "run")) == len(log(straight))
 
 
+SKEWED = """
+import itertools, os, sys, types
+from pathlib import Path
+
+import torch
+import stochseg.training.loop as loop
+from stochseg.training.config import read_config
+
+ticks, speed = itertools.count(), 1 + int(os.environ["RANK"])
+loop.time = types.SimpleNamespace(perf_counter=lambda: speed * next(ticks))
+fit = loop._Run.fit
+
+def fit_and_keep(run):
+    fit(run)
+    weights = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach()
+    torch.save({"step": run.progress.step, "weights": weights}, f"{sys.argv[2]}-{os.environ['RANK']}.pt")
+
+loop._Run.fit = fit_and_keep
+loop.train(read_config(Path(sys.argv[1])), sys.argv[2], device="cpu")
+"""
+
+
+def test_processes_whose_clocks_differ_take_the_same_steps(tiny_run, tmp_path):
+    """A training of twelve seconds: a step takes one by the clock of the first process and two by the second's."""
+    (tmp_path / "skewed.py").write_text(SKEWED)
+    write_config(tiny_run("minutes=0.2", "steps=1000"), tmp_path / "two.yaml")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [str(tmp_path / name) for name in ("skewed.py", "two.yaml", "run")]
+    done = subprocess.run(
+        [*launch, *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FORCE_COLOR": ""},  # a progress bar would look at the clock
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = (torch.load(tmp_path / f"run-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert one["step"] == two["step"] == 8
+    assert torch.equal(one["weights"], two["weights"])
+
+
 def test_a_validation_that_was_cut_short_is_done_on_resuming(tiny_run, tmp_path, monkeypatch):
     """Ctrl-C during the last validation: the steps are kept, and the validation is not lost."""
     config = tiny_run("steps=3", "validation.every=3")
@@ -458,15 +576,15 @@ def test_stopped_while_the_best_model_is_saved(tiny_run, tmp_path, monkeypatch):
 
 
 def test_dropout_is_the_same_after_resuming(tiny_run, tmp_path, monkeypatch):
-    make = loop.create
+    build = loop.build
 
-    def with_dropout(*arguments, **options):
-        model = make(*arguments, **options)
+    def with_dropout(*arguments):
+        model = build(*arguments)
         drop = torch.nn.functional.dropout
         model.denoiser.unet.register_forward_hook(lambda unet, _, out: drop(out, training=unet.training))
         return model
 
-    monkeypatch.setattr(loop, "create", with_dropout)
+    monkeypatch.setattr(loop, "build", with_dropout)
     train(tiny_run(), tmp_path / "straight", device="cpu")
     with monkeypatch.context() as patch:
         stop_at(patch, 4, KeyboardInterrupt())

@@ -25,6 +25,7 @@ from stochseg.data.imports import Item, Plan, Provenance, Record, register_impor
 from stochseg.data.protocol import register_dataset
 from stochseg.data.readers import Tree, check_labels, stack_labels
 from stochseg.errors import UserError, unknown_name
+from stochseg.files import is_junk
 from stochseg.types import DatasetInfo, Example
 
 DESCRIPTION, SPLITS = "dataset.yaml", "splits.json"
@@ -86,10 +87,6 @@ def _check_expression(text: str) -> None:
 # ---------------------------------------------------------------------- finding the files
 
 
-_JUNK = ("Thumbs.db", "desktop.ini")
-"""What Windows leaves in folders of pictures."""
-
-
 class FolderFiles:
     """The files of a folder data set, found by their names."""
 
@@ -98,7 +95,7 @@ class FolderFiles:
         self.images: dict[str, str] = {}
         self.labels: dict[str, dict[str, str]] = {}
         for name in tree.names:
-            if not name.startswith(self.top) or name.endswith(_JUNK):
+            if not name.startswith(self.top) or is_junk(name.split("/")[-1]):
                 continue
             match name.removeprefix(self.top).split("/"):
                 case ["images", file]:

@@ -96,8 +96,9 @@ class StochasticSegmenter(nn.Module):
         change, weights do not."""
 
     def load_pretrained(self) -> None:
-        """Fill in the pretrained weights that the config names, if it does. `create` calls it; `load` does not, because
-        a saved model holds all its weights and the files they began from may be gone."""
+        """Fill in the pretrained weights that the config names, if it does. `create` and a training that
+        begins call it; `load` and one that goes on do not, because a saved model holds all its weights and the files
+        they began from may be gone."""
 
     def adopt(self, source: StochasticSegmenter) -> list[str]:
         """Take over the weights of a trained model wherever name and shape agree; returns what begins afresh."""
@@ -281,6 +282,21 @@ def pick_raters(u: Tensor, raters: Tensor, draws: int = 1) -> Tensor:
     """
     count = raters[:, None]
     return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
+
+
+def pick_pairs(
+    keys: Sequence[Key], raters: Tensor, draws: int, num_steps: int, t_power: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`draws` pairs of a rater and a step t an image: the image, the rater and t of each, "b·draws" on the CPU.
+
+    Those of an image take different raters in turn and steps spread evenly over 1..T: each pair is distributed as a
+    single one, t/T as u^(1/t_power).
+    """
+    u_rater, u_step = SeededNoise(keys).uniform((len(keys), 2)).unbind(1)
+    spread = (u_step[:, None] + torch.arange(draws) / draws) % 1.0
+    t = 1 + (spread.double() ** (1 / t_power) * num_steps).long()
+    rows = torch.arange(len(keys)).repeat_interleave(draws)
+    return rows, pick_raters(u_rater, raters.cpu(), draws).flatten(), t.flatten()
 
 
 def one_rating(

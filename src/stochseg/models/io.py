@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stochseg.errors import UserError
-from stochseg.files import recover_folder, replaced_folder
+from stochseg.files import is_junk, recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.registry import find_class, parse_config
+from stochseg.models.registry import build
 from stochseg.types import DatasetInfo
 
 FORMAT = "stochseg-model"
@@ -60,7 +60,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder holds a model, or a checkpoint of a run, and nothing else that somebody could miss."""
-    if {file.name for file in folder.iterdir()} - {WEIGHTS, CONFIG, "state"}:
+    if {file.name for file in folder.iterdir() if not is_junk(file.name)} - {WEIGHTS, CONFIG, "state"}:
         return False
     try:
         return read_json(folder / CONFIG).get("format") == FORMAT
@@ -82,9 +82,9 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
             f"{folder / CONFIG}: format version {description.get('version')!r}, this stochseg reads {VERSION}; "
             "upgrade stochseg"
         )
-    cls = find_class(description.get("model"), where=f" (in {folder / CONFIG})")
     info = DatasetInfo.parse(description.get("info", {}), where=f"{folder / CONFIG}: info")
-    model = cls(info, parse_config(cls, description.get("config", {})))
+    name, config = description.get("model"), description.get("config", {})
+    model = build(name, info, config, where=f" (in {folder / CONFIG})")
     load_weights(model, folder / WEIGHTS)
     return model.to(device).eval()
 

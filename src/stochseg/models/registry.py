@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stochseg.config import Config
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.base import StochasticSegmenter
 from stochseg.types import DatasetInfo
@@ -60,7 +59,6 @@ def create(
 
     `info` gives class names, colours and the normalisation of raw images; without it a plain one is made.
     """
-    cls = find_class(name)
     if info is None:
         info = DatasetInfo.parse({"num_classes": num_classes, "image_channels": image_channels}, where="create")
     if (info.num_classes, info.image_channels) != (num_classes, image_channels):
@@ -68,10 +66,12 @@ def create(
             f"create: info says {info.num_classes} classes and {info.image_channels} image channels, the arguments say "
             f"{num_classes} and {image_channels}; give the same numbers"
         )
-    model = cls(info, parse_config(cls, config))
+    model = build(name, info, config)
     model.load_pretrained()
     return model
 
 
-def parse_config(cls: type[StochasticSegmenter], config: dict[str, Any]) -> Config:
-    return cls.Config.parse(config, where=f"model {cls.name!r}")
+def build(name: object, info: DatasetInfo, config: dict[str, Any], *, where: str = "") -> StochasticSegmenter:
+    """The model with fresh weights alone, to be filled by others; `where` says in an error where its name stood."""
+    cls = find_class(name, where)
+    return cls(info, cls.Config.parse(config, where=f"model {cls.name!r}"))

@@ -30,15 +30,16 @@ from stochseg.errors import UserError
 from stochseg.evaluation.figures import qualitative, write_figure
 from stochseg.files import recover_folder, write_text
 from stochseg.metrics import ged, without_void
-from stochseg.models import StochasticSegmenter, create
+from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import load, save
+from stochseg.models.registry import build
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
-from stochseg.training.stream import Draw, TrainingStream
+from stochseg.training.stream import Draw, Messenger, TrainingStream
 from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
@@ -70,12 +71,11 @@ def train(
     console = console or Console(stderr=True)
     processes = join(device)
     try:
-        _check_run(config, out, resume)
         if resume:
             recover_folder(out / "last")
+        _check_run(config, out, resume)
         begun = resume and (out / "last").exists()
-        # A run that goes on has its weights, whatever became of those it started from.
-        run = _Run(config.model_copy(update={"start_from": None}) if begun else config, out, processes, console)
+        run = _Run(config, out, processes, console, begun=begun)
         if begun:
             run.restore()
         _begin_run(config, out, processes)
@@ -98,7 +98,8 @@ def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     file = out / CONFIG_FILE
     if file.exists() and not resume:
         raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
-    if resume and file.exists():
+    # What failed before anything was kept, of memory perhaps, is not gone on with but begun again.
+    if resume and file.exists() and any((out / name).exists() for name in ("best", "last")):
         # The number of loader processes changes nothing of what they load.
         old, new = (c.model_dump(mode="json", exclude={"data": {"workers"}}) for c in (read_config(file), config))
         changed = sorted(k for k in new if k not in FREE_KEYS and new[k] != old[k])
@@ -131,12 +132,11 @@ def moving_average(model: torch.nn.Module, decay: float) -> AveragedModel:
 class _Run:
     """What one run holds: data, model, average, optimiser, where it stands."""
 
-    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console):
+    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, begun: bool):
         self.config, self.out, self.processes, self.console = config, out, processes, console
         train_data = open_split(config, "train")
         self.val_data = open_split(config, "val")
-        if len(self.val_data) == 0:
-            raise UserError("the validation split is empty")
+        self.val_images = self._validation_images()
         self.stream = TrainingStream(
             train_data,
             batch_size=config.batch_size,
@@ -146,12 +146,12 @@ class _Run:
             world=processes.world,
         )
         torch.manual_seed(config.seed)
-        info = train_data.info
-        self.model: StochasticSegmenter = create(
-            config.model.name, info.num_classes, info.image_channels, info=info, **config.model.options
-        ).to(processes.device)
-        if config.start_from is not None:
-            self._start_from(load(config.start_from, device=processes.device))
+        self.model = build(config.model.name, train_data.info, config.model.options)
+        if not begun:  # a run that goes on has its weights, whatever became of those it started from
+            self.model.load_pretrained()
+            if config.start_from is not None:
+                self._start_from(load(config.start_from))
+        self.model.to(processes.device)
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
         self.ema = moving_average(self.model, config.ema)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
@@ -159,6 +159,21 @@ class _Run:
         self.progress = Progress()
         self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(config.validation.steps))
+
+    def _validation_images(self) -> list[int]:
+        """Those to validate on: evenly spread, without such as no rater labelled."""
+        if len(self.val_data) == 0:
+            raise UserError("the validation split is empty")
+
+        def labelled(i: int) -> bool:
+            ignore = self.val_data.info.ignore
+            return ignore is None or len(self.val_data[i].rated(ignore).labels) > 0
+
+        chosen = [i for i in spread(len(self.val_data), self.config.validation.images) if labelled(i)]
+        chosen = chosen or next(([i] for i in range(len(self.val_data)) if labelled(i)), [])
+        if not chosen:
+            raise UserError("validation: none of its images has a labelled pixel, all are void; give others")
+        return chosen
 
     def _start_from(self, source: StochasticSegmenter) -> None:
         fresh = self.model.adopt(source)
@@ -173,13 +188,15 @@ class _Run:
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
         if any(getattr(before, key) != getattr(now, key) for key in ("images", "samples", "steps")):
             self.progress.best = None  # scores of another validation do not compare
+            self.processes.wait()  # others may still be reading the checkpoint
+            self._save()  # or the next to go on, to whom both validations are the new one, would not know
 
     # ------------------------------------------------------------------ the loop
 
     def fit(self) -> None:
         config, start = self.config, self.progress.step
         loader = DataLoader(
-            self.stream,
+            Messenger(self.stream),
             batch_size=None,
             sampler=range(start, start if self._over() else config.steps),
             num_workers=config.data.workers,
@@ -190,11 +207,13 @@ class _Run:
             try:
                 self._validate_if_due(log)  # a run that was stopped in the middle of it
                 for draw in loader:
+                    if isinstance(draw, UserError):
+                        raise draw
                     with _uninterrupted():
                         lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
                         loss, norm = self._step(draw, lr)
                         self.progress.step += 1
-                        self.progress.seconds = time.perf_counter() - began
+                        self.progress.seconds = self._clock(began)
                         step = self.progress.step
                         over = self._over()
                         if step % config.log_every == 0 or over:
@@ -211,12 +230,16 @@ class _Run:
                     self._save()
                 raise
 
+    def _clock(self, began: float) -> float:
+        """Seconds of training. Where they decide on the learning rate and the end it is the processes' mean, so that
+        all take the same steps."""
+        seconds = time.perf_counter() - began
+        if self.config.minutes is None:
+            return seconds
+        return self.processes.total(seconds)[0] / self.processes.world
+
     def _over(self) -> bool:
-        """Whether the run ends here: the processes' mean clock decides, so that all end together."""
-        seconds = self.progress.seconds
-        if self.config.minutes is not None:
-            seconds = self.processes.total(seconds)[0] / self.processes.world
-        return self.config.is_over(self.progress.step, seconds)
+        return self.config.is_over(self.progress.step, self.progress.seconds)
 
     def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
         """One optimiser step; returns the loss over all processes and the gradient's norm."""
@@ -264,22 +287,16 @@ class _Run:
     def _validate(self, log: _Log) -> None:
         """GED on a fixed, evenly spread subset with the averaged weights; keeps the best."""
         config, model = self.config.validation, self.ema.module
-        score, done, rows = 0.0, 0.0, []
-        for i in spread(len(self.val_data), config.images)[self.processes.rank :: self.processes.world]:
+        score, rows = 0.0, []
+        for i in self.val_images[self.processes.rank :: self.processes.world]:
             example = self.val_data[i].rated(model.info.ignore)
-            if len(example.labels) == 0:
-                continue
             samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
             maps = without_void(samples.labels, batch.labels, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
-            done += 1
             if len(rows) < 4:
                 rows.append((example, samples))
-        score, done = self.processes.total(score, done)
-        if done == 0:
-            raise UserError("validation: none of its images has a labelled pixel, all are void; give others")
-        score /= done
+        score = self.processes.total(score)[0] / len(self.val_images)
         step = self.progress.step
         log.scalars(self.progress, {"val/ged": score})
         if self.processes.is_main:

@@ -68,3 +68,17 @@ class TrainingStream(torch.utils.data.Dataset):
             examples.append(self.augment(example, rng, self.data.info))
             keys.append((self.seed, LOSS, epoch, place))
         return Draw(Batch.collate(examples, self.data.info.ignore), keys)
+
+
+class Messenger(torch.utils.data.Dataset):
+    """The stream, where a mistake of the user is an item: raised in a loader's process, it would come back as the text
+    of a traceback."""
+
+    def __init__(self, stream: TrainingStream):
+        self.stream = stream
+
+    def __getitem__(self, step: int) -> Draw | UserError:
+        try:
+            return self.stream[step]
+        except UserError as error:
+            return error
