@@ -1,6 +1,7 @@
 """The command: exit codes, messages without tracebacks, and the files it writes."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from PIL import Image
 
 from stochseg import __version__, cli
 from stochseg.data import Phantoms
+from stochseg.files import write_text
 from stochseg.training import loop
 from stochseg.training.config import write_config
 
@@ -239,12 +241,49 @@ def test_evaluate(run, trained, tmp_path):
     assert "GED, n = 20" in out
     assert "GED, n = 16" not in out
     assert (tmp_path / "steps.png").stat().st_size > 1000
+    assert "2 network evaluations a sample" in (tmp_path / "index.html").read_text()
+    corrected = ("--sampler", "corrector", "-n", 2, "--limit", 1, "--out", tmp_path / "corrected")
+    assert run("evaluate", trained, *corrected)[0] == 0
+    assert "3 network evaluations a sample" in (tmp_path / "corrected/index.html").read_text()
     code, _, messages = run("evaluate", "lidc")
     assert code == 2
     assert "lidc is a model without a run, which would know its data; give --data" in messages
     code, _, messages = run("evaluate", trained, "--split", "holdout")
     assert code == 2
     assert "unknown split of phantom 'holdout'; known: test, train, val" in messages
+
+
+def test_evaluate_learns_before_the_work_that_it_cannot_write(run, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("stochseg.evaluation.evaluate", lambda *_, **__: pytest.fail("the work was begun"))
+    (tmp_path / "taken").write_text("precious")
+    code, _, messages = run("evaluate", trained, "--out", tmp_path / "taken")
+    assert code == 2
+    assert "cannot be written" in messages
+    assert (tmp_path / "taken").read_text() == "precious"
+
+
+def test_a_full_disk_is_told(run, trained, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("stochseg.evaluation.write_results", full)
+    code, _, messages = run("evaluate", trained, "-n", 2, "--limit", 1, "--out", tmp_path / "out")
+    assert code == 2
+    assert "cannot write: No space left on device" in messages
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+def test_names_that_are_no_text(tmp_path):
+    out = tmp_path / os.fsdecode(b"M\xfcller")
+    done = subprocess.run(
+        [sys.executable, "-m", "stochseg", "data", "example", out, "--count", "2", "--size", "16"],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\\udcfcller" in done.stdout
+    assert write_text(tmp_path / "page.html", str(out)).read_text().endswith("M\\udcfcller")
 
 
 def test_results_on_a_checkpoint_do_not_go_into_it(run, config, trained, folder_root, tmp_path, monkeypatch):
@@ -307,6 +346,13 @@ def test_bench(run, trained, tmp_path):
         assert row["hardware"]
         assert "@1,2" in row["command"]
     assert not file.with_suffix(".png").exists(), "no quality without data"
+
+
+def test_bench_takes_the_steps_after_the_last_at_sign(run, trained, tmp_path):
+    there = shutil.copytree(trained, tmp_path / "ann@corp" / "run")
+    code, _, messages = run("bench", f"{there}@1", "--size", 16, "-n", 1, "--device", "cpu", "--repeats", 1)
+    assert code == 0
+    assert f"{there}, eager: 1 evaluations done" in messages
 
 
 def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shlex
 import signal
@@ -23,6 +25,7 @@ from stochseg.cli_options import (
     Samples,
     Seed,
     Steps,
+    check_writable,
     console,
     height_width,
     home,
@@ -284,7 +287,7 @@ def evaluate(
     from rich.progress import Progress
 
     from stochseg import evaluation
-    from stochseg.evaluation.evaluate import write_csv
+    from stochseg.evaluation.evaluate import check_fits, write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
@@ -293,9 +296,11 @@ def evaluate(
     points = numbers("--curve", curve)
     config, chosen = open_run(run, data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
-    for count in points:
+    check_fits(network, chosen)
+    for count in (steps, *points):
         network.check_options(SamplingOptions(count, sampler, grid, noise))
     folder = out or home(run) / "evaluation"
+    check_writable(folder / "metrics.json")
     options = {"samples": samples, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed, "limit": limit}
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("evaluating")
@@ -347,13 +352,18 @@ def main() -> NoReturn:
     # A job manager's polite stop ends like Ctrl-C: with a checkpoint.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_freed_memory()
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:
         _complain(str(error))
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise
+        if error.filename is None:
+            _complain(f"cannot write: {error.strerror}; free some space or give another place")
         _complain(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         sys.exit(130)

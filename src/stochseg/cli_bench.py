@@ -64,7 +64,8 @@ def bench(
     examples = None if data is None else open_path(data, split)
     cases = []
     for text in models or ["lidc-9m@5"]:
-        name, _, steps = (text, "", "") if is_model(Path(text)) else text.partition("@")
+        whole = "@" not in text or is_model(Path(text))
+        name, _, steps = (text, "", "") if whole else text.rpartition("@")
         fresh = (name in RECIPES or known(name)) and not is_model(Path(name))
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:

@@ -77,6 +77,9 @@ def test_mistakes_are_found_before_any_training(methods, tiny_run, folder_root, 
         (methods[:1], {"device": "abacus"}, "abacus"),
         ([methods[0], str(larger)], {}, "so the two cannot be compared; give the same --data"),
         ([str(absent)], {}, "absent.h5"),
+        (methods[:1], {"samples": 1}, "at least 2 samples an image"),
+        (methods[:1], {"limit": 0}, "limit must be at least 1, got 0"),
+        ([methods[0], f"{methods[0]} data.train.count=5"], {"split": "train"}, "so the two cannot be compared"),
     ):
         with pytest.raises(UserError, match=message):
             compare(which, None, "3", tmp_path / "out", **{"device": "cpu", **options})
@@ -102,12 +105,24 @@ def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
     run(methods[:1], tmp_path / "out")
     with pytest.raises(UserError, match=r"another budget \(3 instead of 4\)"):
         run([f"{methods[0]} lr=1e-3", methods[0]], tmp_path / "out", budget="4")
+    row = next((tmp_path / "out").glob("*/row.json"))
+    row.write_text(row.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(UserError, match=r"another device \(cuda instead of cpu\)"):
+        run(methods[:1], tmp_path / "out")
     assert len([*(tmp_path / "out").glob("*/run")]) == 1, "nothing was trained first"
 
 
-def test_the_last_weights_count(methods, tmp_path):
+def test_the_last_weights_count(methods, tmp_path, monkeypatch):
     """No method may choose its weights by the validation score that is reported."""
-    run(methods[:1], tmp_path / "out")
+    train = module.train
+
+    def train_and_spoil(config, out, **options):
+        train(config, out, **options)
+        (out / "best/config.json").write_text("{}")
+
+    monkeypatch.setattr(module, "train", train_and_spoil)
+    (row,) = run([f"{methods[0]} validation.every=1"], tmp_path / "out")
+    assert row["problem"] == ""
     log = [json.loads(line) for line in next((tmp_path / "out").rglob("log.jsonl")).read_text().splitlines()]
     assert [line["step"] for line in log if "val/ged" in line] == [3]
 

@@ -85,6 +85,10 @@ def compare(
     console = console or Console(stderr=True)
     if len(set(methods)) < len(methods):
         raise UserError(f"methods must be named once each, got {', '.join(methods)}")
+    if samples < 2:
+        raise UserError(f"compare needs at least 2 samples an image, got {samples}")
+    if limit is not None and limit < 1:
+        raise UserError(f"compare: limit must be at least 1, got {limit}")
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
     chosen = pick_device(device)
@@ -98,6 +102,7 @@ def compare(
         "steps": steps,
         "overrides": list(overrides),
         "stochseg": __version__,
+        "device": str(chosen),
         "threads": torch.get_num_threads(),
     }
     done = {name: _finished(out / _folder(name) / ROW, {"method": name, **settings}) for name in configs}
@@ -134,16 +139,17 @@ def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:
                 raise UserError(f"{name}: the split {part!r} of its data is empty")
-        if _scored_on(config) != _scored_on(configs[first]):
+        scored, expected = _scored_on(config, split), _scored_on(configs[first], split)
+        if scored != expected:
             raise UserError(
-                f"{name} would be scored on other data than {first} ({_scored_on(config)} instead of "
-                f"{_scored_on(configs[first])}), so the two cannot be compared; give the same --data and "
-                "data.size for all"
+                f"{name} would be scored on other data than {first} ({scored} instead of {expected}), so the two "
+                "cannot be compared; give the same --data and data.size for all"
             )
 
 
-def _scored_on(config: TrainConfig) -> dict[str, Any]:
-    return config.data.model_dump(mode="json", include={"name", "options", "val", "size"})
+def _scored_on(config: TrainConfig, split: str) -> dict[str, Any]:
+    own = "train" if split == "train" else "val"
+    return config.data.model_dump(mode="json", include={"name", "options", own, "size"})
 
 
 def _folder(method: str) -> str:

@@ -39,8 +39,6 @@ from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
-UNBIASED = ("ged_unbiased", "ged_truth_unbiased", "diversity_unbiased")
-"""What independent samples alone can tell."""
 LIKELY = 0.01
 """Foreground labels of a smaller probability do not count in their calibration error."""
 
@@ -54,6 +52,12 @@ class Evaluation:
     settings: dict[str, Any]
     kept: list[tuple[Example, Samples]] = field(default_factory=list)
     modes: ModeTable | None = None
+
+    @property
+    def calls(self) -> str:
+        """Of the network for a sample, in words."""
+        count = round(self.metrics["evaluations_per_sample"])
+        return f"{count} network evaluation{'s' if count > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,7 @@ def evaluate(
         seconds = time.perf_counter() - began
         batch = Batch.collate([example], data.info.ignore)
         truth = data.truth(i) if isinstance(data, KnownTruth) else None
-        scores = _image_metrics(out, batch, counts, truth)
-        if not independent:
-            scores = {key: value for key, value in scores.items() if key not in UNBIASED}
+        scores = _image_metrics(out, batch, counts, truth, independent)
         calls = float(out.evaluations)
         rows.append({"id": example.id, **scores, "seconds_per_image": seconds, "evaluations_per_sample": calls})
         bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
@@ -175,8 +177,11 @@ def for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
     return model.normalisation(data.normalisation.inverse(image))
 
 
-def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Truth | None) -> dict[str, Any]:
-    """All metrics of one image. The IoU of all pairs is computed once."""
+def _image_metrics(
+    out: Samples, batch: Batch, counts: Sequence[int], truth: Truth | None, independent: bool
+) -> dict[str, Any]:
+    """All metrics of one image, those without bias of independent samples alone. The IoU of all pairs is computed
+    once."""
     blocks = iou_blocks(*without_void(out.labels, batch.labels, batch.mask), out.num_classes)
     row: dict[str, Any] = {}
     for n in counts:
@@ -187,23 +192,26 @@ def _image_metrics(out: Samples, batch: Batch, counts: Sequence[int], truth: Tru
         row[f"ged_{n}"] = ged_from_iou(*part, weights=weights).item()
         row[f"hm_iou_{n}"] = hm_iou_from_iou(part.samples_raters, weights=None if equal else weights).item()
         row[f"diversity_{n}"] = diversity_from_iou(part.samples_samples, weights=weights).item()
-    row["ged_unbiased"] = ged_from_iou(*blocks, weights=out.weights, unbiased=True).item()
-    row["diversity_unbiased"] = diversity_from_iou(blocks.samples_samples, weights=out.weights, unbiased=True).item()
+    if independent:
+        row["ged_unbiased"] = ged_from_iou(*blocks, weights=out.weights, unbiased=True).item()
+        apart = diversity_from_iou(blocks.samples_samples, weights=out.weights, unbiased=True)
+        row["diversity_unbiased"] = apart.item()
     if truth is not None:
-        row.update(_truth_metrics(out, truth))
+        row.update(_truth_metrics(out, truth, independent))
     return row
 
 
-def _truth_metrics(out: Samples, truth: Truth) -> dict[str, Any]:
+def _truth_metrics(out: Samples, truth: Truth, independent: bool) -> dict[str, Any]:
     """Against a known distribution: each sample counts for the mode that it overlaps most."""
     modes, probabilities = truth.modes[None], truth.probabilities[None].double()
     blocks = iou_blocks(out.labels, modes, out.num_classes)
     best, index = blocks.samples_raters[0].max(1)
     frequency = torch.zeros(modes.shape[1], dtype=torch.float64).index_add_(0, index, out.weights[0].double())
-    return {
-        "ged_truth_unbiased": ged_from_iou(
-            *blocks, weights=out.weights, rater_weights=probabilities, unbiased=True
-        ).item(),
+    row: dict[str, Any] = {}
+    if independent:
+        distance = ged_from_iou(*blocks, weights=out.weights, rater_weights=probabilities, unbiased=True)
+        row["ged_truth_unbiased"] = distance.item()
+    return row | {
         "mode_tv": (frequency - probabilities[0]).abs().sum().item() / 2,
         "mode_iou": float(out.weights[0].double() @ best),
         "mode_truth": probabilities[0].tolist(),

@@ -34,7 +34,7 @@ def fusion_miou(
     for done, i in enumerate(chosen):
         example = data[i]
         image = for_model(example.image, data.info, model.info)[None]
-        for n in counts:  # each from the first n of the same samples; a mean is over all that are drawn
+        for n in counts:  # each drawn anew, since a mean is over all that are drawn
             out = model.sample(image, n, seed=seed, **options).to("cpu")
             for rule in rules:
                 fused = out.fused(rule)[0].expand_as(example.labels)

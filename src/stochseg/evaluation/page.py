@@ -77,6 +77,6 @@ def evaluation_page(result: Evaluation, folder: Path, *, samples: Path, curve: P
     return write_page(
         folder / "index.html",
         f"{s['model']} on {s['data']}",
-        f"{s['images']} images, {s['samples']} samples each, {s['steps']} network evaluations a sample.",
+        f"{s['images']} images, {s['samples']} samples each, {result.calls} a sample.",
         [*pictures, numbers],
     )

@@ -73,7 +73,10 @@ class Collector:
         self.bins = part if self.bins is None else self.bins + part
         self.index.append(index)
         samples, raters = without_void(out.labels, batch.labels, batch.mask)
-        self.difference.append(diversity(samples, self.num_classes, unbiased=True).item())
+        # Of weighted samples one may carry it all; then no two of them differ.
+        alone = float(out.weights.double().square().sum() / out.weights.double().sum() ** 2) > 1 - 1e-9
+        apart = 0.0 if alone else diversity(samples, self.num_classes, weights=out.weights, unbiased=True).item()
+        self.difference.append(apart)
         several = raters.shape[1] > 1
         self.disagreement.append(diversity(raters, self.num_classes, unbiased=True).item() if several else float("nan"))
         shares = torch.nn.functional.one_hot(raters[0], self.num_classes).double().mean(0)
@@ -170,7 +173,7 @@ def report_run(
         out,
         f"{facts.title}: samples against raters",
         f"{s['model']} on {s['images']} of {len(data)} images of {s['data']}, {s['samples']} samples each, "
-        f"{s['steps']} network evaluations a sample. A good model draws what the raters draw, as often as they do.",
+        f"{result.calls} a sample. A good model draws what the raters draw, as often as they do.",
         sections,
         f"Written by stochseg {__version__}, torch {s['torch']}, seed {seed}, on {s['device']}. Research software: not "
         "a medical device.",
