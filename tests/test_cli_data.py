@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import h5py
 import numpy as np
 import pytest
 import yaml
@@ -46,6 +47,17 @@ def test_from_a_folder_to_a_trained_model(run, tmp_path):
     assert config["data"]["augment"] == "flip-rotate", "what the recipe says of its data beyond the place is kept"
 
 
+def test_an_example_that_is_interrupted_leaves_nothing(tmp_path):
+    def stop(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_example_folder(tmp_path / "mine", count=5, size=16, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+    write_example_folder(tmp_path / "mine", count=5, size=16)
+
+
 def test_import_check_show(run, folder, tmp_path):
     store, sheet = tmp_path / "mine.h5", tmp_path / "sheet.png"
     code, out, _ = run("data", "import", "folder", folder, store)
@@ -65,7 +77,7 @@ def test_import_check_show(run, folder, tmp_path):
 
 
 def test_check_finds_every_problem_and_goes_on(run, folder):
-    """A cut file, the same image in two splits, and a patient in two splits: all three are told, exit code 1."""
+    """A cut file and the same image in two splits: both are told, exit code 1."""
     splits = json.loads((folder / "splits.json").read_text())
     train, test = splits["train"], splits["test"]
     (folder / "images" / f"{test[0]}.png").write_bytes((folder / "images" / f"{train[0]}.png").read_bytes())
@@ -76,6 +88,19 @@ def test_check_finds_every_problem_and_goes_on(run, folder):
     assert f"{train[1]}.png cannot be read" in err
     assert f"one image in several splits: {test[0]} (test), {train[0]} (train)" in err
     assert "examples" in out, "the table is shown all the same"
+
+
+def test_check_finds_a_patient_in_two_splits(run, folder, tmp_path):
+    """Which `import` would have refused, in a store that something else wrote."""
+    store = tmp_path / "mine.h5"
+    assert run("data", "import", "folder", folder, store)[0] == 0
+    with h5py.File(store, "r+") as handle:
+        rows = handle["examples"][()]
+        rows["group"][rows["split"] == b"test"] = rows["group"][rows["split"] == b"train"][0]
+        handle["examples"][...] = rows
+    code, _, err = run("data", "check", store)
+    assert code == 1
+    assert re.search(r"group 'P\d+' is in several splits: test, train", err)
 
 
 def test_facts_are_those_of_the_files(folder):

@@ -191,6 +191,23 @@ def test_the_hdf5_file_keeps_its_splits(tmp_path, rater_last):
     np.testing.assert_array_equal(rows[1][2], np.stack(content[0]["masks"]))
 
 
+def test_a_damaged_hdf5_file_is_told_as_what_it_is(tmp_path):
+    value, file = next(iter(v1_content().values())), tmp_path / "data_lidc.hdf5"
+    image = value["image"][None] - 0.5
+    with h5py.File(file, "w") as out:
+        for i, split in enumerate(("train", "val", "test")):
+            out.create_dataset(f"{split}/images", data=image, chunks=image.shape, fletcher32=True)
+            out[f"{split}/labels"] = np.stack(value["masks"])[None]
+            out[f"{split}/uids"] = np.array([100 + i])
+        place = out["val/images"].id.get_chunk_info(0).byte_offset
+    content = bytearray(file.read_bytes())
+    content[place : place + 8] = bytes(8)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"data_lidc\.hdf5: slice val-00000 cannot be read"):
+        imported("lidc-v1", file, tmp_path / "a.h5")
+    assert not (tmp_path / "a.h5").exists()
+
+
 class Evil:
     """Would make a file if it were unpickled the usual way."""
 

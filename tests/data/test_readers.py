@@ -269,6 +269,16 @@ def test_a_cut_zip_is_refused(tmp_path):
         Tree(tmp_path / "a.zip")
 
 
+def test_a_zip_with_a_damaged_directory_is_told(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        for name in ("a.png", "b.png"):
+            out.writestr(name, RNG.bytes(1000))
+    head, _, tail = (tmp_path / "a.zip").read_bytes().rpartition(b"PK\x01\x02")
+    (tmp_path / "a.zip").write_bytes(head + b"PK\x00\x00" + tail)
+    with pytest.raises(UserError, match=r"a\.zip is a damaged zip file \(.*\); copy or download it again"):
+        Tree(tmp_path / "a.zip")
+
+
 def test_a_damaged_zip_entry_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a.png", RNG.bytes(1000))

@@ -162,6 +162,12 @@ def test_classes_spacing_and_units():
     ]
 
 
+def test_void_is_no_class():
+    maps = torch.tensor([[[0, 1], [255, 255]]])
+    with pytest.raises(UserError, match=r"expected labels 0\.\.2, got 255; give void pixels a label first"):
+        measure(maps, "area", info=INFO)
+
+
 def test_a_function_of_the_users_own():
     maps = torch.arange(12).view(3, 2, 2) % 5
 

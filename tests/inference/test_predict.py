@@ -176,6 +176,15 @@ def test_microscopic_sizes_are_not_rounded_away(model, tmp_path):
     assert found["image"]["spacing_mm"] == pytest.approx([2e-3, 0.5e-3, 0.5e-3])
 
 
+def test_resolutions_that_a_png_cannot_tell_are_left_out_of_it(model, tmp_path):
+    image = np.zeros((9, 9), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", image, resolution=(1e8, 1e8), resolutionunit="CENTIMETER")
+    (outcome,) = predict(model, [tmp_path / "a.tif"], tmp_path / "out", QUICK)
+    assert outcome.status == "done"
+    with Image.open(outcome.folder / "fused.png") as picture:
+        assert "dpi" not in picture.info
+
+
 def test_patterns_leave_results_alone(model, tmp_path):
     (tmp_path / "in").mkdir()
     Image.fromarray(grey()).save(tmp_path / "in/a.png")
@@ -600,6 +609,30 @@ def test_headers_that_no_seg_can_refer_to_are_noticed_before_sampling(ct_model, 
     assert "Frame Of Reference" in outcome.notices[0]
     assert "fused.nii.gz" in result(outcome.folder)["files"]
     assert not (outcome.folder / "fused.dcm").exists()
+
+
+def test_slices_of_two_frames_have_no_seg(ct_model, tmp_path):
+    write_series(tmp_path / "ct")
+    file = sorted((tmp_path / "ct").iterdir())[2]
+    header = pydicom.dcmread(file)
+    header.FrameOfReferenceUID = pydicom.uid.generate_uid()
+    pydicom.dcmwrite(file, header)
+    (outcome,) = predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)
+    assert outcome.status == "done"
+    assert "without fused.dcm: its slices have different values of FrameOfReferenceUID" in outcome.notices[0]
+    assert "fused.nii.gz" in result(outcome.folder)["files"]
+
+
+def test_a_thickness_that_is_no_number_is_passed_over(ct_model, tmp_path):
+    write_series(tmp_path / "ct", count=1)
+    (file,) = (tmp_path / "ct").iterdir()
+    tag = b"\x18\x00\x50\x00DS\x04\x00"
+    content = file.read_bytes()
+    assert tag + b"2.0 " in content
+    file.write_bytes(content.replace(tag + b"2.0 ", tag + b"2,0 "))
+    (outcome,) = predict(ct_model, [file], tmp_path / "out", QUICK)
+    assert outcome.status == "done"
+    assert result(outcome.folder)["image"]["spacing_mm"][0] == pytest.approx(1.0)
 
 
 def test_packages_of_the_extra_are_named(ct_model, tmp_path, monkeypatch):

@@ -164,6 +164,15 @@ def test_seg_of_headers_without_a_patient(series):
     assert "PatientSex" not in series.headers[0], "the headers given are left as they are"
 
 
+def test_seg_keeps_class_names_in_any_script(series, tmp_path):
+    names = ("背景", "结节", "Läsion")
+    info = DatasetInfo(num_classes=3, image_channels=1, class_names=names)
+    to_dicom_seg(drawn(), series.headers, info).save_as(tmp_path / "seg.dcm")
+    segments = pydicom.dcmread(tmp_path / "seg.dcm").SegmentSequence
+    assert [segment.SegmentLabel for segment in segments] == [*names[1:]]
+    assert [segment.SegmentedPropertyTypeCodeSequence[0].CodeMeaning for segment in segments] == [*names[1:]]
+
+
 def test_seg_needs_a_header_a_slice(series):
     with pytest.raises(UserError, match="one DICOM header a slice, got 4 for 5"):
         to_dicom_seg(drawn(), series.headers[:4], INFO)

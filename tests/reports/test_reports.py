@@ -16,11 +16,11 @@ from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.inference import Options, predict
 from stochseg.inference.measures import Measurement
-from stochseg.metrics import ged
+from stochseg.metrics import diversity, ged
 from stochseg.reports import Question, figures, report_predictions, report_run
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.predictions import read_image, read_result
-from stochseg.reports.runs import Collector, RunFacts, _cases
+from stochseg.reports.runs import Collector, RunFacts, _cases, _draw
 from stochseg.training import train
 from stochseg.types import Batch, DatasetInfo, Samples
 
@@ -354,8 +354,39 @@ def test_cases_are_drawn_again_as_they_were_counted(model, tmp_path):
     data = Phantoms("val", size=16, count=5)
     result = report_run(model, data, tmp_path / "page.html", RunFacts("tiny"), samples=3, curve=[], seed=2)
     rows = {row["id"]: row for row in result.images}
-    out = model.sample(data[3].image[None], 3, seed=2)
+    out = _draw(model, data, 3, 3, 2, {}, None, ()).samples
     assert ged(out.labels, data[3].labels[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)
+    fewer = _draw(model, data, 3, 3, 2, {"steps": 1}, None, ()).samples
+    assert torch.equal(fewer.mean, model.sample(data[3].image[None], 3, seed=2, steps=1).mean)
+    assert not torch.equal(fewer.mean, out.mean)
+
+
+def test_weights_count_in_how_much_samples_differ():
+    data = Phantoms("val", size=16, count=1)
+    batch = Batch.collate([data[0]])
+    labels = torch.randint(2, (1, 3, 16, 16), generator=torch.Generator().manual_seed(0))
+    for weights, expected in (
+        ([0.5, 0.5, 0.0], diversity(labels[:, :2], 2, unbiased=True).item()),
+        ([1.0, 0.0, 0.0], 0.0),
+    ):
+        seen = Collector(2)
+        seen(0, batch, Samples(labels, torch.full((1, 2, 16, 16), 0.5), torch.tensor([weights]), 0))
+        assert seen.difference == [pytest.approx(expected)]
+
+
+def test_a_volume_whose_samples_weigh_differently_in_its_slices_is_refused(model, tmp_path):
+    volume = RNG.integers(0, 256, (16, 16, 2)).astype(np.uint8)
+    nibabel.Nifti1Image(volume, np.eye(4)).to_filename(tmp_path / "a.nii")
+    (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", Options(samples=2))
+    file = outcome.folder / "result.json"
+    for weights in ([[0.2, 0.8], [0.2, 0.8]], [[0.2, 0.8], [0.6, 0.4]]):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "weights": weights}))
+        if weights[0] == weights[1]:
+            size = read_image(outcome.folder, read_result(outcome.folder)).size
+            assert size.weights == pytest.approx([0.2, 0.8])
+        else:
+            with pytest.raises(UserError, match="does not weigh the same in every slice"):
+                read_result(outcome.folder)
 
 
 @pytest.mark.parametrize(

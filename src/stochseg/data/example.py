@@ -10,6 +10,7 @@ from PIL import Image
 
 from stochseg.data.phantom import Phantoms
 from stochseg.errors import UserError
+from stochseg.files import replaced_folder
 
 SLICES_A_PATIENT = 4
 
@@ -22,14 +23,15 @@ def write_example_folder(
         raise UserError(f"{out} exists; give the name of a new folder")
     phantoms = Phantoms("train", size=size, count=count, raters=3, seed=seed)
     raters = ("ana", "ben", "chi")
-    for folder in ("images", *(f"labels/{rater}" for rater in raters)):
-        (out / folder).mkdir(parents=True)
-    for i in range(count):
-        name = f"P{i // SLICES_A_PATIENT:03d}-{i % SLICES_A_PATIENT}.png"
-        Image.fromarray(phantoms.raw(i)).save(out / "images" / name)
-        for rater, labels in zip(raters, phantoms[i].labels.numpy(), strict=True):
-            if not (rater == "chi" and i % 5 == 0):
-                Image.fromarray((labels * 255).astype(np.uint8)).save(out / "labels" / rater / name)
-        if progress is not None:
-            progress(i + 1, count)
+    with replaced_folder(out, ours=lambda _: False, kind="new") as scratch:
+        for folder in ("images", *(f"labels/{rater}" for rater in raters)):
+            (scratch / folder).mkdir(parents=True)
+        for i in range(count):
+            name = f"P{i // SLICES_A_PATIENT:03d}-{i % SLICES_A_PATIENT}.png"
+            Image.fromarray(phantoms.raw(i)).save(scratch / "images" / name)
+            for rater, labels in zip(raters, phantoms[i].labels.numpy(), strict=True):
+                if not (rater == "chi" and i % 5 == 0):
+                    Image.fromarray((labels * 255).astype(np.uint8)).save(scratch / "labels" / rater / name)
+            if progress is not None:
+                progress(i + 1, count)
     return out

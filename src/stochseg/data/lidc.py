@@ -137,8 +137,13 @@ def _hdf5_items(source: Path) -> list[Item]:
 
 
 def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -> Record:
-    # The file stores intensities - 0.5.
-    return _v1_record(source, names, part["images"][i], part["labels"][i], 0.5)
+    try:
+        image, masks = part["images"][i], part["labels"][i]
+    except OSError as error:
+        raise UserError(
+            f"{source}: slice {names[0]} cannot be read ({error}); copy or download the file again"
+        ) from None
+    return _v1_record(source, names, image, masks, 0.5)  # the file stores intensities - 0.5
 
 
 def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any, shift: float) -> Record:

@@ -51,7 +51,10 @@ class Tree:
         if path.is_dir():
             self._zip = None
         elif zipfile.is_zipfile(path):
-            self._zip = zipfile.ZipFile(path)
+            try:
+                self._zip = zipfile.ZipFile(path)
+            except (zipfile.BadZipFile, NotImplementedError) as error:
+                raise UserError(f"{path} is a damaged zip file ({error}); copy or download it again") from None
         else:
             raise UserError(f"{path}: expected a folder or a zip file (a zip that was cut short is not one)")
 

@@ -80,8 +80,9 @@ def hypotheses(
     """Group the samples of one image into readings, the most probable first.
 
     samples: Samples, or label maps "n h w"; info: for the names of the classes; which: the image, if the samples
-    are of several; most: no more readings than this; apart: how clearly groups must be apart, from 0 (any
-    difference counts) to 1 (only samples that are alike inside each group are split).
+    are of several; most: no more readings than this (with most=1 an empty map still comes beside it); apart: how
+    clearly groups must be apart, from 0 (any difference counts) to 1 (only samples that are alike inside each group are
+    split).
 
     The empty map is a reading of its own. The others are grouped by the distance 1 - IoU: the tree of average
     linkage is cut where the silhouette is largest, then each group by itself in the same way, as long as the

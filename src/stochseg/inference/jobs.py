@@ -85,6 +85,9 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
         blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
         medical("highdicom", "writing DICOM SEG")
         try:
+            for tag in ("StudyInstanceUID", "FrameOfReferenceUID"):
+                if len({str(header.get(tag)) for header in stack.headers}) > 1:
+                    raise UserError(f"its slices have different values of {tag}; mend their headers")
             to_dicom_seg(blank, stack.headers[:1], model.info)
         except UserError as error:
             stack = replace(stack, headers=())

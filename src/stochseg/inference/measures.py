@@ -38,7 +38,8 @@ class ImageSamples:
 
 
 def one_image(samples: Samples | Tensor, which: int | None = None, info: DatasetInfo | None = None) -> ImageSamples:
-    """The samples of one image. A tensor "n h w" of label maps, such as the raters', counts as n equal samples."""
+    """The samples of one image. A tensor "n h w" of label maps, such as the raters', counts as n equal samples;
+    without `info` every value above 0 is a class, void too."""
     if isinstance(samples, Tensor):
         if samples.ndim != 3 or samples.numel() == 0 or samples.is_floating_point():
             raise UserError(
@@ -46,6 +47,11 @@ def one_image(samples: Samples | Tensor, which: int | None = None, info: Dataset
                 f"{tuple(samples.shape)}; take one image of a batch with labels[i]"
             )
         labels = samples.long().cpu()
+        if info is not None and int(labels.max()) >= info.num_classes:
+            raise UserError(
+                f"samples: expected labels 0..{info.num_classes - 1}, got {int(labels.max())}; give void pixels a "
+                "label first, such as 0 for background"
+            )
         classes = info.num_classes if info else max(2, int(labels.max()) + 1)
         return ImageSamples(labels, torch.full((len(labels),), 1 / len(labels), dtype=torch.float64), classes)
     if not isinstance(samples, Samples):

@@ -24,6 +24,9 @@ NO_IMAGES = ("SEG", "RTSTRUCT", "RTPLAN", "RTDOSE", "SR", "PR", "KO", "REG")
 EVEN = 0.02
 """Distances between slices may differ by this share: positions are stored as rounded text."""
 
+FINEST = 1e8
+"""Pixels an inch: a PNG counts those of a metre in 32 bits."""
+
 MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
 
 
@@ -110,8 +113,14 @@ def read_picture(file: Path) -> Stack:
             dpi = image.info.get("dpi")
     except Exception:  # TIFFs of many channels are read without Pillow
         pass
-    usable = dpi is not None and len(dpi) == 2 and all(np.isfinite(v) and v > 0 for v in map(float, dpi))
-    return Stack(picture.values[None], None, alpha, (float(dpi[0]), float(dpi[1])) if usable else None)
+    return Stack(picture.values[None], None, alpha, _resolution(dpi))
+
+
+def _resolution(dpi: Any) -> tuple[float, float] | None:
+    """Pixels an inch, across and down, if they make sense and fit the 32 bits that PNG and TIFF have for them."""
+    if dpi is None or len(dpi) != 2 or not all(0 < float(v) < FINEST for v in dpi):
+        return None
+    return float(dpi[0]), float(dpi[1])
 
 
 # ---------------------------------------------------------------------- NIfTI
@@ -188,7 +197,7 @@ def read_series(files: Sequence[Path]) -> Stack:
     if len(shapes) > 1:
         raise UserError(f"the slices of the series differ in size: {sorted(shapes)}; give each as a file")
     spacing = pictures[0].spacing
-    dpi = None if lattice is not None or spacing is None else (25.4 / spacing[1], 25.4 / spacing[0])
+    dpi = None if lattice is not None or spacing is None else _resolution((25.4 / spacing[1], 25.4 / spacing[0]))
     values = np.stack([picture.values for picture in pictures])
     return Stack(values, lattice, False, dpi, tuple(headers[i] for i in order))
 
@@ -239,6 +248,15 @@ def _place(file: Path, header: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     raise UserError(f"{file.name}: position, orientation or spacing in the DICOM header make no sense; export it again")
 
 
+def _length(header: Any, tag: str) -> float:
+    """In millimetres; 0 of a tag that is missing or makes no sense, such as "5,0"."""
+    try:
+        length = abs(float(header.get(tag) or 0))
+    except (ValueError, TypeError):
+        return 0.0
+    return length if np.isfinite(length) else 0.0
+
+
 def _step(
     files: Sequence[Path],
     headers: Sequence[Any],
@@ -249,8 +267,8 @@ def _step(
 ) -> np.ndarray:
     """From a slice to the next, in millimetres; slices must be evenly spaced. A tilted gantry makes it oblique."""
     if len(heights) == 1:
-        said = [abs(float(headers[0].get(tag) or 0)) for tag in ("SpacingBetweenSlices", "SliceThickness")]
-        return normal * (said[0] or said[1] or 1.0)
+        said = (_length(headers[0], tag) for tag in ("SpacingBetweenSlices", "SliceThickness"))
+        return normal * next((length for length in said if length > 0), 1.0)
     gaps = np.diff(heights)
     usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
     for i, gap in enumerate(gaps):

@@ -126,6 +126,7 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
                 content_description=f"fused map of {samples.labels.shape[1]} samples",
                 series_description=f"stochseg {algorithm}"[:64],
                 omit_empty_frames=bool(fused.any()),  # there must be one
+                specific_character_set="ISO_IR 192",  # UTF-8, whatever the source's: names of classes are in any script
             )
         except (AttributeError, ValueError, TypeError, KeyError) as error:
             raise UserError(

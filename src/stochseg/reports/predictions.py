@@ -132,9 +132,15 @@ def read_result(folder: Path) -> Result:
         record = read_json(folder / RESULT)
         if record.get("format") != FORMAT:
             raise UserError(f"{folder / RESULT}: expected format {FORMAT!r}, got {record.get('format')!r}")
-        return Result.parse(record, where=str(folder / RESULT))
+        result = Result.parse(record, where=str(folder / RESULT))
     except UserError as error:
         raise UserError(f"{error}; {AGAIN}") from None
+    if result.weights is not None and not np.allclose(result.weights, result.weights[0], atol=1e-6):
+        raise UserError(
+            f"{folder}: a sample of this volume does not weigh the same in every slice, so that its volume has no "
+            "weight; predict it with a model whose samples weigh the same (mose without `weighted`)"
+        )
+    return result
 
 
 def read_image(
@@ -175,9 +181,10 @@ def read_image(
     )
     sizes = {}
     if image.slices > 1:
-        even = np.asarray(weights[0].double() / weights.double().sum())
+        share = np.asarray(weights[0].double() / weights.double().sum())
+        unit = UNITS.get(result.unit, result.unit)
         sizes = {
-            c.label: Measurement(f"volume of {c.name}", np.array(c.samples), even, UNITS.get(result.unit, result.unit))
+            c.label: Measurement(f"volume of {c.name}", np.array(c.samples), share, unit)
             for c in result.classes
             if c.label > 0
         }
