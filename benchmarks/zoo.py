@@ -19,25 +19,40 @@ import torch
 from stochseg.errors import UserError
 from stochseg.evaluation.compare import COLUMNS, markdown_table
 from stochseg.models import MODELS, StochasticSegmenter, create
-from stochseg.models.registry import FAMILIES, find_class
+from stochseg.models.registry import FAMILIES
+from stochseg.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "zoo.md"
 RESULTS = ROOT / "benchmarks" / "results"
+TRAINING = (
+    "optimizer",
+    "weight_decay",
+    "lr",
+    "final_lr",
+    "decay",
+    "power",
+    "warmup",
+    "batch_size",
+    "ema",
+    "clip",
+    "precision",
+)
 LIDC = """\
 ## Measured: LIDC
 
 Every method had ten minutes of one CPU core with the same optimiser and saw the central 64×64 of the slices
 (`data.options.centre=64`); scored on 100 val slices, 16 samples each, from at most 10 denoising steps. So little time
 favours what learns fast: this ranks methods by what they reach in it, not by what they are at the end of a long
-training. [benchmarks/compare.py](../benchmarks/compare.py) has all terms; `stochseg compare` takes any others.
+training; all began with random weights. [benchmarks/compare.py](../benchmarks/compare.py) has all terms; `stochseg
+compare` takes any others.
 """
 CAMVID = """\
 ## Measured: CamVid
 
 mIoU in % of the fused map of 1, 5 and 10 samples, fused by the mean of their probabilities or by majority vote, on the
 {images} val images at {height}×{width}. Every network trained for {minutes} minutes ({hardware}); the frozen encoder's
-own parameters are not counted. Made by [benchmarks/camvid.py](../benchmarks/camvid.py).
+own parameters are not counted, and it alone was pretrained. Made by [benchmarks/camvid.py](../benchmarks/camvid.py).
 """
 
 PRINTED = re.compile(r"\n*^Parameters in print: (.+)\.$", re.MULTILINE)
@@ -51,7 +66,8 @@ INTRODUCTION = """\
 
 All models have one interface: `stochseg.create(name, num_classes, image_channels)`, `stochseg train name --data …`,
 `model.sample(image, n)`. They share data, trainer and metrics, so that methods can be compared and not their scripts,
-and one test suite holds them to the same promises.
+and one test suite holds them to the same promises. Trained by its name a model has the settings at the end of its
+card: its authors', and the trainer's own where none of theirs is known.
 
 Parameters are those of the defaults, the LIDC sizes, with two classes and one image channel; beside them the count that
 is in print, in the CCDM paper's tables, if there is one. Passes are the calls of the network that a sample makes by
@@ -133,10 +149,15 @@ def overview(all_cards: list[Card]) -> Iterator[str]:
 
 
 def section(card: Card) -> str:
-    defaults = [find_class(name).training_defaults for name in card.names]
-    settings = dict.fromkeys(" ".join(f"{key}={value}" for key, value in each.items()) for each in defaults)
-    trained = " or ".join(f"`{text}`" if text else "the trainer's defaults" for text in settings)
+    trained = " or ".join(dict.fromkeys(f"`{training(name)}`" for name in card.names))
     return f"## {card.name}\n\n**{card.title}.**\n\n{card.body}\n\nTraining by its name: {trained}.\n"
+
+
+def training(name: str) -> str:
+    """The settings of a model trained by its name: its authors', and the trainer's where they leave any out."""
+    config = recipe(name)
+    found = {key: getattr(config, key) for key in TRAINING}
+    return " ".join(f"{key}={'null' if value is None else value}" for key, value in found.items())
 
 
 def read(file: Path) -> list[dict[str, str]]:

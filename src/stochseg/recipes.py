@@ -179,8 +179,8 @@ SHAPES = dict.fromkeys(RECIPES, (2, 1)) | {"cityscapes-30m": (19, 3)}
 
 
 def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -> TrainConfig:
-    """A recipe by name, a config file of the same form, or any model by name with the training its authors chose; on
-    its own data or on that at the path `data`."""
+    """A recipe by name, a config file of the same form, or any model by name with the training its authors chose,
+    as far as it is known; on its own data or on that at the path `data`."""
     if name.endswith((".yaml", ".yml")):
         values = read_config(Path(name)).model_dump(mode="json")
     elif name in RECIPES:

@@ -111,10 +111,14 @@ def test_loss_is_cross_entropy_and_l1_at_a_draw_of_the_posterior_and_kl():
 
 
 def test_the_image_decoder_sees_the_latents_alone():
-    """Equal latents, equal pictures, whatever the image."""
-    model, z = jprob(), torch.randn(2, 4)
-    places = [[coordinates(f) for f in model.encoder(x)[0]] for x in (image(), image() + 1)]
-    assert torch.equal(*(model.image_decoder(own, z) for own in places))
+    """What it receives beside them is the same for every image."""
+    model, seen = jprob(), []
+    model.image_decoder.register_forward_hook(lambda module, inputs, out: seen.append(inputs))
+    for x in (image(), image() + 1):
+        model(x, labels(), keys=[(0,), (1,)])
+    (own, latents), (others, other_latents) = seen
+    assert all(torch.equal(a, b) for a, b in zip(own, others, strict=True))
+    assert not torch.equal(latents, other_latents)
 
 
 def test_coordinates_run_over_the_map():

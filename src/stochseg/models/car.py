@@ -17,7 +17,9 @@ a D whose parameters are detached, D sees detached samples, and G sees a detache
 Differs from the original:
 - F and G are U-Nets of the library, F is trained alongside rather than before;
 - D judges patches and takes any image size, where the released one ends in one linear layer of a fixed size; it is
-  updated at every step (the released schedule freezes it for 200 of 250 steps) at its 20 times lower rate;
+  updated at every step (the released schedule freezes it for 200 of 250 steps) at its 20 times lower rate, and has no
+  gradient penalty (the released loss adds ten times its squared gradient at raters' maps, and skips steps of a D that
+  is right in 85% of the cases); there is no weight decay (released: 5e-4);
 - where the drawn rater left pixels void, both the rater's map and the samples are blanked for D.
 
 Cost: F and G's encoder once an image, G's decoder once a sample.

@@ -37,7 +37,14 @@ class CCDM(CategoricalDiffusion):
     """Diffusion over label maps, conditioned on the image by concatenation and, if asked, frozen features."""
 
     Config: ClassVar[type[CCDMConfig]] = CCDMConfig
-    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 64, "ema": 0.99995}
+    training_defaults: ClassVar = {
+        "lr": 1e-4,
+        "final_lr": 1e-6,
+        "batch_size": 64,
+        "ema": 0.99995,
+        "warmup": 0,
+        "clip": None,
+    }
     hot = ("denoiser.unet",)
 
     def __init__(self, info: DatasetInfo, config: CCDMConfig):

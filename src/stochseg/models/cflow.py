@@ -10,11 +10,11 @@ encoder predicts, so that it can be skewed or have several modes.
 with one draw z_0; cross-entropy is summed over pixels, and all is divided by their number: nats a pixel.
 Sampling draws z from the Gaussian prior p(z | x): the flow serves training only.
 
-Differs from the original: log q0 is evaluated at z_0, where the released code takes it at z_K or uses the KL of the
-two Gaussians, neither of which is the KL of the flow. Flows are predicted by one perceptron without batch
-normalisation, and cross-entropy over any number of classes replaces its binary form. Of its two flows the planar one is
-here, not Glow. The rest is that of `prob-unet`: its networks, its limit of log σ, and void pixels that are no label for
-the posterior.
+Differs from the original: log q0 is evaluated at z_0, where the released code takes it at z_K or uses the KL of the two
+Gaussians, neither of which is the KL of the flow. Flows are predicted by one perceptron without batch normalisation,
+and cross-entropy over any number of classes replaces its binary form. Of its two flows the planar one is here, not
+Glow. There is no L2 penalty (released: 1e-5). The rest is that of `prob-unet`: its networks, its limit of log σ, and
+void pixels that are no label for the posterior.
 
 Cost: U-Net and prior once an image; a sample costs a few 1×1 convolutions.
 """

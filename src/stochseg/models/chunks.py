@@ -19,9 +19,9 @@ Part = Callable[[Tensor, Noise, Report], Tensor]
 """(which image each row is of "m", the rows' noise, report) -> probabilities of a sample a row, "m l h w"."""
 
 
-def check_noise(options: SamplingOptions) -> str:
+def check_noise(options: SamplingOptions, default: str = "independent") -> str:
     """How the samples of an image share randomness, by name."""
-    name = options.noise or "independent"
+    name = options.noise or default
     if name not in NOISES:
         raise unknown_name("noise", name, NOISES)
     return name

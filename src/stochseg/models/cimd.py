@@ -11,8 +11,11 @@ the log-variance is interpolated between those of the forward jump and of the po
 only: sampling is a plain DDPM of T = 1000 steps.
 
 Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=48` gives
-22M); the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet at 0, not of 256 grey
-values, in nats; with more than two classes the mask is a one-hot map of ±1 a class, and the label the largest.
+22M); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is held to that range in the bound;
+the encoders have strided convolutions and group normalisation (released: those of the Probabilistic U-Net), with a
+limit to the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet at
+0, not of 256 grey values, in nats; with more than two classes the mask is a one-hot map of ±1 a class, and the label
+the largest.
 
 Cost: one U-Net pass a step and sample; 1000 steps unless fewer are asked for.
 

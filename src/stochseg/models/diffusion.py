@@ -29,8 +29,8 @@ from stochseg.core import (
     make_grid,
 )
 from stochseg.errors import unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.chunks import chunks
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_pairs
+from stochseg.models.chunks import check_noise, chunks
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.types import DatasetInfo, Samples
 
@@ -81,8 +81,7 @@ class CategoricalDiffusion(StochasticSegmenter):
         name = options.sampler or self.config.sampler
         if name not in SAMPLERS:
             raise unknown_name("sampler", name, SAMPLERS)
-        if (options.noise or self.config.noise) not in NOISES:
-            raise unknown_name("noise", options.noise or self.config.noise, NOISES)
+        check_noise(options, self.config.noise)
         steps = self.config.steps if options.steps is None else options.steps
         grid = options.grid or self.config.grid
         return SAMPLERS[name], make_grid(grid, self.process.schedule, steps, self.config.profile)
@@ -118,19 +117,14 @@ class CategoricalDiffusion(StochasticSegmenter):
     ) -> dict[str, Tensor]:
         """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
 
-        Several draws of an image take different raters in turn and steps spread evenly over 1..T: each pair is
-        distributed as a single one. Note: the paper sums over pixels; here the sum is divided by their number (and
-        the bound multiplied by T), constants both, so that the loss is in nats a pixel at any size.
+        Note: the paper sums over pixels; here the sum is divided by their number (and the bound multiplied by T),
+        constants both, so that the loss is in nats a pixel at any size.
         """
-        config, b = self.config, len(image)
+        config = self.config
         top, left = self.window(*image.shape[-2:])
         labels, mask = labels[..., top, left], None if mask is None else mask[..., top, left]
-        u_rater, u_step = SeededNoise(keys).uniform((b, 2)).unbind(1)
-        rater = pick_raters(u_rater, raters.cpu(), config.draws).flatten().to(image.device)
-        spread = (u_step[:, None] + torch.arange(config.draws) / config.draws) % 1.0
-        t = 1 + (spread.double() ** (1 / config.t_power) * self.process.num_steps).long().flatten().to(image.device)
-        rows = torch.arange(b, device=image.device).repeat_interleave(config.draws)
-
+        pairs = pick_pairs(keys, raters, config.draws, self.process.num_steps, config.t_power)
+        rows, rater, t = (part.to(image.device) for part in pairs)
         x0 = labels[rows, rater]
         valid = None if mask is None else mask[rows, rater]
         noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)

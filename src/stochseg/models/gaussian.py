@@ -28,9 +28,8 @@ from stochseg.core import (
     make_grid,
     standard_normal,
 )
-from stochseg.errors import unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.chunks import chunks
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_pairs
+from stochseg.models.chunks import check_noise, chunks
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo, Samples
 
@@ -113,14 +112,10 @@ class GaussianDiffusion(StochasticSegmenter):
     def noised(
         self, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key], device: torch.device
     ) -> Noised:
-        """Draw raters, steps and noise. Several draws of an image take different raters in turn and steps spread
-        evenly over 1..T: each pair is distributed as a single one."""
-        b, draws = len(labels), self.config.draws
-        u_rater, u_step = SeededNoise(keys).uniform((b, 2)).unbind(1)
-        rater = pick_raters(u_rater, raters.cpu(), draws).flatten().to(device)
-        spread = (u_step[:, None] + torch.arange(draws) / draws) % 1.0
-        t = 1 + (spread.double() * self.process.num_steps).long().flatten().to(device)
-        rows = torch.arange(b, device=device).repeat_interleave(draws)
+        """Draw raters, steps and noise."""
+        draws = self.config.draws
+        pairs = pick_pairs(keys, raters, draws, self.process.num_steps)
+        rows, rater, t = (part.to(device) for part in pairs)
         valid = None if mask is None else mask[rows, rater]
         x0 = self.encode_labels(labels[rows, rater])
         if valid is not None:
@@ -135,8 +130,7 @@ class GaussianDiffusion(StochasticSegmenter):
         self._plan(options)
 
     def _plan(self, options: SamplingOptions) -> tuple[Step, Grid]:
-        if (options.noise or self.config.noise) not in NOISES:
-            raise unknown_name("noise", options.noise or self.config.noise, NOISES)
+        check_noise(options, self.config.noise)
         steps = self.config.steps if options.steps is None else options.steps
         grid = make_grid(options.grid or self.config.grid, self.process.schedule, steps)
         return gaussian_step(options.sampler or self.config.sampler), grid

@@ -12,8 +12,11 @@ average of the cross-entropy a picked pixel is above κ, and shrinks while it is
 
 Differs from the original: λ follows the multiplicative rule of GECO, λ ← λ exp(rate · (average - κ)), and is no
 parameter of the optimiser: positive by construction, the same for any optimiser, and saved with the weights; residual
-branches begin as nothing; log σ is clamped smoothly; the whole loss is divided by the number of pixels picked in a map
-without void, a constant. Void pixels are no label in the posterior's input and are never picked.
+branches begin as nothing; a residual block has two convolutions of half its channels (released: three), and there is no
+L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked from each image, where the original picks
+among those of the batch, so that an image's loss does not depend on its neighbours; the whole loss is divided by the
+number of pixels picked in a map without void, a constant. Void pixels are no label in the posterior's input and are
+never picked.
 
 Cost: the encoder once an image; a sample takes the decoder.
 """
@@ -46,7 +49,7 @@ MULTIPLIER_RANGE = (1e-5, 1e5)
 
 
 class HProbUNetConfig(LatentConfig):
-    """Shape of the networks and GECO. Defaults: the paper's LIDC model."""
+    """Shape of the networks and GECO. Defaults: the paper's LIDC model, but for `convs`, which is 3 there."""
 
     channels: tuple[int, ...] = Field(
         (24, 48, 96, 192, 192, 192, 192, 192), min_length=2, description="channels a scale, finest first"

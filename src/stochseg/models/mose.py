@@ -18,6 +18,8 @@ Differs from the original:
 - the KL is between experts; the released one is between all K·S samples, which differs by a term without gradient, and
   is averaged over them, so that its β = 1 is 1/(K·S) of ours;
 - γ grows linearly over `anneal` steps;
+- z shifts the features that the 1×1 network sees, where the released code also scales them by a linear map of z; the
+  deviations σ begin at 1/K (released: 1/8);
 - the features are those of the library's U-Net, with group normalisation: the size of the smaller of its two models,
   `base=70` that of the larger.
 

@@ -9,8 +9,10 @@ of the levels' logits, enlarged to the image's size: level l is what was missing
 with l = 0 the finest level: the weights 4^l make up for the four times fewer positions of each coarser level.
 
 Differs from the original: group normalisation for batch normalisation, so that an image's loss does not depend on its
-neighbours; log σ (clamped smoothly) is predicted for σ by softplus; the whole loss is divided by the number of pixels,
-a constant. Void pixels are no label in the posterior's input.
+neighbours; the widths of the layers that join two levels are those of the level they are at, with two convolutions
+after each enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is
+joined); log σ (clamped smoothly) is predicted for σ by softplus; the whole loss is divided by the number of pixels, a
+constant. Void pixels are no label in the posterior's input.
 
 Cost: the prior's encoder once an image; a sample takes the prior's way down and the likelihood.
 """

@@ -8,7 +8,7 @@ where f are features of a U-Net and g those of a PixelCNN of 8 masked 7×7 convo
 convolution then gives the full resolution from the U-Net's own logits and from the half one.
 
 Loss: cross-entropy at full resolution plus cross-entropy at half resolution with class weights (background 1,
-foreground 3), against one random rater a step.
+foreground 3) divided by the number of pixels, against one random rater a step.
 
 Differs from the original:
 - class weights w tilt what is learned to q ∝ w·p; sampling divides by w again, so that frequencies are those of the
@@ -19,6 +19,8 @@ Differs from the original:
   first s pixels those of the exact raster sample, and the sweeps settle on it; usually long before there are as many
   as pixels. The released rule is the sampler `gibbs`;
 - normalisation over the channels of a pixel instead of over the batch, which would let pixels see later ones;
+- the weighted cross-entropy is not divided by the sum of its weights, so that an image's loss does not depend on how
+  much foreground its neighbours have;
 - any number of classes: closing fills only background, and the median is the majority of the 3×3 pixels.
 
 Cost: one pass of the U-Net an image; `sweeps` passes of the PixelCNN a sample, at 1/4 of the pixels. The sampler

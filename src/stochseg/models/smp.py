@@ -16,9 +16,10 @@ against one random rater a step,
 
 and samples are the arg-max n times, or independent pixel draws (`draw`).
 
-Differs from the original: nothing but the rater. Note that these networks normalise over the batch: in training the
-loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in evaluation an
-image depends on itself alone.
+Differs from the original: the random rater, and encoders that begin with random weights unless `encoder_weights` names
+a file, where the paper's began with those of ImageNet. Note that these networks normalise over the batch: in training
+the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
+evaluation an image depends on itself alone.
 
 Cost: one pass an image, whatever n. Needs the extra `zoo`.
 """
@@ -51,9 +52,18 @@ CONVOLUTIONAL = {
     "final_lr": 0.0,
     "power": 0.9,
     "weight_decay": 5e-5,
+    "warmup": 0,
     "batch_size": 32,
+    "clip": None,
 }
-TRANSFORMER = {"optimizer": "adamw", "lr": 1e-4, "final_lr": 0.0, "weight_decay": 1e-2, "batch_size": 32}
+TRANSFORMER = {
+    "optimizer": "adamw",
+    "lr": 1e-4,
+    "final_lr": 0.0,
+    "weight_decay": 1e-2,
+    "batch_size": 32,
+    "clip": None,
+}
 """How the paper trained them on Cityscapes."""
 
 TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
