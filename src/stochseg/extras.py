@@ -53,7 +53,8 @@ def _declare_operators() -> torch.library.Library:
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional package; without it the error names the extra that brings it."""
-    mend_torchvision()
+    if extra == "zoo":  # whose packages import torchvision
+        mend_torchvision()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

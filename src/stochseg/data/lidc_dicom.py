@@ -25,6 +25,7 @@ from stochseg.data.lidc import CITATION, INFO, LICENCE, published_split
 from stochseg.data.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.readers import Tree
 from stochseg.errors import UserError
+from stochseg.extras import require
 
 SIZE = 128
 """Side of a crop, in pixels."""
@@ -108,14 +109,6 @@ _TAGS = (
 )
 
 
-def _pydicom() -> Any:
-    try:
-        import pydicom
-    except ImportError:
-        raise UserError("DICOM files need pydicom; install it with: pip install 'stochseg[medical]'") from None
-    return pydicom
-
-
 def _dicom_files(tree: Tree) -> list[str]:
     """Files that are DICOM by their suffix or, since many archives name them by number, by their first bytes."""
     others = (".xml", ".sqlite")
@@ -151,7 +144,7 @@ def _headers(files: Iterable[str], wanted: Mapping[str, Reading]) -> tuple[dict[
 
 
 def _read_dicom(file: str, **options: Any) -> Any:
-    pydicom = _pydicom()
+    pydicom = require("pydicom", "medical", file)
     try:
         return pydicom.dcmread(file, **options)
     except Exception as error:  # a damaged file surfaces as whatever the parser stumbles over

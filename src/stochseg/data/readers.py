@@ -6,7 +6,6 @@ Read are PNG, JPEG, TIFF and whatever else Pillow opens, and with `stochseg[medi
 from __future__ import annotations
 
 import gzip
-import importlib
 import io
 import os
 import struct
@@ -24,6 +23,7 @@ import numpy as np
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from stochseg.errors import UserError
+from stochseg.extras import require
 from stochseg.types import DatasetInfo
 
 
@@ -295,17 +295,13 @@ def _undo_predictor(values: np.ndarray, tags: Tags) -> np.ndarray:
 # ---------------------------------------------------------------------- medical formats
 
 
-def _medical(module: str, where: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise UserError(f"{where} needs {package}; install it with: pip install 'stochseg[medical]'") from None
+MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
+"""Units of NIfTI that are others."""
 
 
 def _read_nifti(content: bytes, where: str, converted: Mapping[str, str]) -> Picture:
     """NIfTI's first axis is x, so it becomes the width."""
-    nibabel = _medical("nibabel", where)
+    nibabel = require("nibabel", "medical", where)
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     second = 540 in struct.unpack("<i", content[:4]) + struct.unpack(">i", content[:4])
     file = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
@@ -316,7 +312,7 @@ def _read_nifti(content: bytes, where: str, converted: Mapping[str, str]) -> Pic
     axes += [i for i in range(values.ndim) if i not in axes][: 2 - len(axes)]
     across, down = sorted(axes)
     image = values.reshape(values.shape[across], values.shape[down]).T
-    millimetres = {"meter": 1000.0, "micron": 0.001}.get(file.header.get_xyzt_units()[0], 1.0)
+    millimetres = MILLIMETRES.get(file.header.get_xyzt_units()[0], 1.0)
     return Picture(image, _spacing(zooms[down] * millimetres, zooms[across] * millimetres))
 
 
@@ -327,7 +323,7 @@ def _spacing(down: float, across: float) -> tuple[float, float] | None:
 
 def _read_dicom(content: bytes, where: str, converted: Mapping[str, str]) -> Picture:
     """Stored values with the modality's slope and intercept; MONOCHROME1 is not inverted."""
-    pydicom, pixels = _medical("pydicom", where), _medical("pydicom.pixels", where)
+    pydicom, pixels = (require(module, "medical", where) for module in ("pydicom", "pydicom.pixels"))
     try:
         file = pydicom.dcmread(io.BytesIO(content))
     except pydicom.errors.InvalidDicomError:

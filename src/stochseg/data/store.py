@@ -25,6 +25,7 @@ import torch
 from stochseg.data.imports import Item, Plan, Provenance, Record
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
+from stochseg.extras import require
 from stochseg.types import DatasetInfo, Example, central
 
 FORMAT, VERSION = "stochseg-data", 1
@@ -33,11 +34,7 @@ SHARD_EXAMPLES, SHARD_BYTES = 512, 2**28
 
 
 def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise UserError("packed data needs h5py; install it with: pip install 'stochseg[data]'") from None
-    return h5py
+    return require("h5py", "data", "packed data")
 
 
 def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Path:

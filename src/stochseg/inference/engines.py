@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.errors import UserError, unknown_name
-from stochseg.inference.graphs import GraphOf, need_onnx, shared_copy
+from stochseg.extras import require
+from stochseg.inference.graphs import GraphOf, shared_copy
 from stochseg.models import StochasticSegmenter
 
 Engine = Callable[[StochasticSegmenter], StochasticSegmenter]
@@ -50,7 +51,8 @@ def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
     """onnxruntime on the CPU, after some seconds of translating for the first image. It keeps its memory, so that it is
     faster than torch in a process that does not (`stochseg.memory`). Equal to torch up to rounding: at most a
     thousandth of the labels differ."""
-    need_onnx("onnxruntime", "onnx", "onnxscript")
+    for package in ("onnxruntime", "onnx", "onnxscript"):
+        require(package, "onnx", "ONNX")
     if model.device.type != "cpu":
         raise UserError(
             f"engine 'onnx' computes on the CPU, and the model is on {model.device}; use --engine compile there, or "

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,17 +31,6 @@ def shared_copy(module: M) -> M:
     """A copy with modules of its own, so that their mode and `forward` may change, over the same weights."""
     weights = {id(x): x for x in chain(module.parameters(), module.buffers())}
     return copy.deepcopy(module, weights)
-
-
-def need_onnx(*packages: str) -> None:
-    """UserError that names the extra when one of these packages is not installed."""
-    for package in packages:
-        try:
-            import_module(package)
-        except ImportError:
-            raise UserError(
-                f'ONNX needs the package {package}, which is not installed: pip install "stochseg[onnx]"'
-            ) from None
 
 
 @dataclass(frozen=True)

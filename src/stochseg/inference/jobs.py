@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
+from stochseg.extras import require
 from stochseg.files import recover_folder
 from stochseg.inference.plan import Plan
 from stochseg.inference.sources import RESULT, Source, is_result
-from stochseg.inference.stacks import Stack, medical
+from stochseg.inference.stacks import Stack
 from stochseg.inference.writers import to_dicom_seg
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import read_json
@@ -83,7 +84,7 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     notices += _remarks(images, stack, model)
     if stack.headers:
         blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
-        medical("highdicom", "writing DICOM SEG")
+        require("highdicom", "medical", "writing DICOM SEG")
         try:
             for tag in ("StudyInstanceUID", "FrameOfReferenceUID"):
                 if len({str(header.get(tag)) for header in stack.headers}) > 1:

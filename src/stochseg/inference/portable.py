@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from stochseg._version import __version__
 from stochseg.errors import UserError
+from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.engines import eager
-from stochseg.inference.graphs import Call, make_graph, need_onnx, output_names, shared_copy
+from stochseg.inference.graphs import Call, make_graph, output_names, shared_copy
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import CONFIG, read_json, write_description
 
@@ -31,7 +32,8 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
     One .onnx file a hot module, for any batch; `config.json`, as a saved model has it, with the normalisation of raw
     images; and `export.json`, which describes inputs and outputs and holds the constants of the sampling loop.
     """
-    need_onnx("onnx", "onnxscript")
+    for package in ("onnx", "onnxscript"):
+        require(package, "onnx", "ONNX")
     if not model.hot:
         raise UserError(f"model {model.name!r} names no modules that could be exported")
     if getattr(model.config, "encoder", None) is not None:

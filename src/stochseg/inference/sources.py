@@ -13,6 +13,7 @@ from typing import Any
 
 from stochseg.data.readers import Tree
 from stochseg.errors import UserError
+from stochseg.extras import require
 from stochseg.inference.stacks import (
     DICOM,
     NIFTI,
@@ -20,7 +21,6 @@ from stochseg.inference.stacks import (
     PICTURES,
     Stack,
     is_dicom,
-    medical,
     read_files,
     read_header,
     read_series,
@@ -160,7 +160,7 @@ def _should_be_image(header: Any) -> bool:
 def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Source]:
     """The images among DICOM files, by folder and series. What cannot be read is a source of its own, so that it is
     reported and the others are done."""
-    medical("pydicom", str(folder))
+    require("pydicom", "medical", str(folder))
     groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
     labels: dict[tuple[Path, str], str] = {}
     broken, passed = [], 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from stochseg.data.readers import Tree
+from stochseg.data.readers import MILLIMETRES, Tree
 from stochseg.errors import UserError
+from stochseg.extras import require
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 NIFTI = (".nii.gz", ".nii")
@@ -26,8 +26,6 @@ EVEN = 0.02
 
 FINEST = 1e8
 """Pixels an inch: a PNG counts those of a metre in 32 bits."""
-
-MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
 
 
 @dataclass(frozen=True)
@@ -126,18 +124,9 @@ def _resolution(dpi: Any) -> tuple[float, float] | None:
 # ---------------------------------------------------------------------- NIfTI
 
 
-def medical(module: str, what: str) -> Any:
-    """A package of the extra `medical`."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise UserError(f"{what} needs {package}; install it with: pip install 'stochseg[medical]'") from None
-
-
 def read_nifti(file: Path, axis: int | None = None) -> Stack:
     """A NIfTI image or volume, cut along `axis` of its array: the last one by default, or the one of length 1."""
-    nibabel = medical("nibabel", str(file))
+    nibabel = require("nibabel", "medical", str(file))
     try:
         image = nibabel.load(file)
         values = np.asanyarray(image.dataobj)
@@ -171,7 +160,7 @@ _NEEDED = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceU
 
 
 def read_header(file: Path) -> Any:
-    pydicom = medical("pydicom", str(file))
+    pydicom = require("pydicom", "medical", str(file))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong and matters is found below

@@ -19,9 +19,10 @@ from PIL import Image
 
 from stochseg._version import __version__
 from stochseg.errors import UserError, unknown_name
+from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.sources import RESULT, is_result
-from stochseg.inference.stacks import Lattice, Stack, medical
+from stochseg.inference.stacks import Lattice, Stack
 from stochseg.types import DatasetInfo, Samples
 
 VOLUMES = {"labels": "samples", "fused": "fused", "mean": "mean", "entropy": "entropy"}
@@ -60,7 +61,7 @@ def to_numpy(samples: Samples) -> dict[str, np.ndarray]:
 def to_nifti(samples: Samples, part: str = "fused", lattice: Lattice | None = None) -> Any:
     """A nibabel image "x y z" of the fused labels or the entropy, or "x y z n" of all samples (part "labels"), or
     "x y z l" of the mean probabilities. lattice: where the voxels lie; without it they are cubes of 1 mm."""
-    nibabel = medical("nibabel", "writing NIfTI")
+    nibabel = require("nibabel", "medical", "writing NIfTI")
     if part not in VOLUMES:
         raise unknown_name("part", part, VOLUMES)
     lattice = Lattice(np.eye(4)) if lattice is None else lattice
@@ -84,8 +85,8 @@ def to_nifti(samples: Samples, part: str = "fused", lattice: Lattice | None = No
 def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, algorithm: str = "stochseg") -> Any:
     """A DICOM Segmentation (a highdicom object, which is a pydicom dataset) of the fused labels: one binary segment a
     class but the first, which is the background. headers: the source images, one a slice, which it refers to."""
-    highdicom = medical("highdicom", "writing DICOM SEG")
-    pydicom = medical("pydicom", "writing DICOM SEG")
+    highdicom = require("highdicom", "medical", "writing DICOM SEG")
+    pydicom = require("pydicom", "medical", "writing DICOM SEG")
     fused = PARTS["fused"](samples)
     if len(headers) != len(fused):
         raise UserError(f"expected one DICOM header a slice, got {len(headers)} for {len(fused)} slices")

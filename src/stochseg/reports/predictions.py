@@ -17,10 +17,11 @@ from stochseg.config import Config
 from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.evaluation.page import Section, Table, write_page
+from stochseg.extras import require
 from stochseg.files import sha256
 from stochseg.inference.measures import Measurement
 from stochseg.inference.sources import FORMAT, RESULT
-from stochseg.inference.stacks import Lattice, medical, read_files
+from stochseg.inference.stacks import Lattice, read_files
 from stochseg.inference.writers import eight_bits
 from stochseg.models.io import read_json
 from stochseg.reports.image import ImageReport, number, spread_text
@@ -213,7 +214,7 @@ def _pages(file: Path, image: Geometry) -> np.ndarray:
 def _volume(folder: Path, image: Geometry, name: str, which: slice) -> np.ndarray:
     """Slices of a NIfTI file, "s h w …". Only what is asked for is read into memory."""
     file = folder / f"{name}.nii.gz"
-    nibabel = medical("nibabel", str(file))
+    nibabel = require("nibabel", "medical", str(file))
     lattice = Lattice(np.eye(4), 2 if image.slice_axis is None else image.slice_axis)
     place = tuple(which if i == lattice.axis else slice(None) for i in range(3))
     try:
