@@ -122,7 +122,8 @@ def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, Segm
     """What is known of the run, and the data to compare it on."""
     from stochseg.models.io import find_model, shipped
     from stochseg.reports.runs import read_facts
-    from stochseg.training.loop import CONFIG_FILE, LOG_FILE
+    from stochseg.training.log import LOG_FILE
+    from stochseg.training.loop import CONFIG_FILE
 
     wanted = "expected a folder that `stochseg predict` or `stochseg train` wrote"
     if not path.exists() and str(path) not in shipped():

@@ -22,7 +22,7 @@ from stochseg.evaluation.page import Section, write_page
 from stochseg.models import load
 from stochseg.recipes import recipe
 from stochseg.training import open_split, train
-from stochseg.training.loop import LOG_FILE
+from stochseg.training.log import LOG_FILE
 
 IMAGES, SAMPLES = 32, 100
 

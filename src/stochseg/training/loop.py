@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -23,12 +21,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
-from torch.utils.tensorboard import SummaryWriter
 
 from stochseg.data import Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.figures import qualitative, write_figure
-from stochseg.files import recover_folder, write_text
+from stochseg.evaluation.figures import qualitative
+from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
@@ -37,13 +34,13 @@ from stochseg.models.registry import build
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave
+from stochseg.training.log import Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, Messenger, TrainingStream
 from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
-LOG_FILE = "log.jsonl"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -203,7 +200,7 @@ class _Run:
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
-        with _Log(self.out, self.processes.is_main, self.progress) as log, self._bar() as advance:
+        with Log(self.out, self.processes.is_main, self.progress) as log, self._bar() as advance:
             try:
                 self._validate_if_due(log)  # a run that was stopped in the middle of it
                 for draw in loader:
@@ -278,13 +275,13 @@ class _Run:
 
     # ------------------------------------------------------------------ validation and checkpoints
 
-    def _validate_if_due(self, log: _Log) -> None:
+    def _validate_if_due(self, log: Log) -> None:
         step, every = self.progress.step, self.config.validation.every
         if step > self.progress.validated and (step % every == 0 or self._over()):
             self._validate(log)
             self.progress.validated = step
 
-    def _validate(self, log: _Log) -> None:
+    def _validate(self, log: Log) -> None:
         """GED on a fixed, evenly spread subset with the averaged weights; keeps the best."""
         config, model = self.config.validation, self.ema.module
         score, rows = 0.0, []
@@ -346,54 +343,6 @@ class _Run:
                 bar.update(task, completed=step, loss=f"{loss:.4g}", speed=f"{speed:.2f}")
 
             yield advance
-
-
-class _Log:
-    """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
-
-    def __init__(self, out: Path, active: bool, progress: Progress):
-        self.out = out
-        self.board = None
-        if active:
-            _forget_after(progress, out / LOG_FILE)
-            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=progress.step + 1)
-
-    def __enter__(self) -> _Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.board is not None:
-            self.board.close()
-
-    def scalars(self, progress: Progress, values: dict[str, float]) -> None:
-        if self.board is None:
-            return
-        for name, value in values.items():
-            self.board.add_scalar(name, value, progress.step)
-        record = {"step": progress.step, "seconds": round(progress.seconds, 2), **values}
-        with (self.out / LOG_FILE).open("a") as file:
-            file.write(json.dumps(record) + "\n")
-
-    def picture(self, step: int, figure: Figure) -> None:
-        if self.board is not None:
-            write_figure(figure, self.out / "samples" / f"step-{step:07d}.png")
-            self.board.add_figure("val/samples", figure, step, close=False)
-
-
-def _forget_after(progress: Progress, log: Path) -> None:
-    """Drop the records of steps and validations that were lost with a crash: they are about to be taken again."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text().splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            if record["step"] > (progress.validated if "val/ged" in record else progress.step):
-                break
-        except json.JSONDecodeError:  # the line at which a crash cut the file
-            break
-        kept.append(line)
-    write_text(log, "".join(kept))
 
 
 @contextmanager

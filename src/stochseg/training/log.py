@@ -1,0 +1,63 @@
+"""What a run tells of itself while it trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
+
+from stochseg.evaluation.figures import write_figure
+from stochseg.files import write_text
+from stochseg.training.checkpoint import Progress
+
+LOG_FILE = "log.jsonl"
+
+
+class Log:
+    """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
+
+    def __init__(self, out: Path, active: bool, progress: Progress):
+        self.out = out
+        self.board = None
+        if active:
+            _forget_after(progress, out / LOG_FILE)
+            self.board = SummaryWriter(str(out / "tensorboard"), purge_step=progress.step + 1)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.board is not None:
+            self.board.close()
+
+    def scalars(self, progress: Progress, values: dict[str, float]) -> None:
+        if self.board is None:
+            return
+        for name, value in values.items():
+            self.board.add_scalar(name, value, progress.step)
+        record = {"step": progress.step, "seconds": round(progress.seconds, 2), **values}
+        with (self.out / LOG_FILE).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def picture(self, step: int, figure: Figure) -> None:
+        if self.board is not None:
+            write_figure(figure, self.out / "samples" / f"step-{step:07d}.png")
+            self.board.add_figure("val/samples", figure, step, close=False)
+
+
+def _forget_after(progress: Progress, log: Path) -> None:
+    """Drop the records of steps and validations that were lost with a crash: they are about to be taken again."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_text().splitlines(keepends=True):
+        try:
+            record = json.loads(line)
+            if record["step"] > (progress.validated if "val/ged" in record else progress.step):
+                break
+        except json.JSONDecodeError:  # the line at which a crash cut the file
+            break
+        kept.append(line)
+    write_text(log, "".join(kept))
