@@ -12,40 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.models import MODELS, create, load, save
+from stochseg.models import MODELS, load, save
 from stochseg.models.registry import FAMILIES
-from stochseg.types import Batch, DatasetInfo
+from stochseg.types import DatasetInfo
+from tests.support.models import SMALLEST, fresh, images, labels, lively, phantoms
 
-UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
-TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
-PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
-# One entry a registered model; "name+x" is the model with another option.
-SMALLEST = {
-    "analog-bits": {**UNET, "num_steps": 20},
-    "ccdm": UNET,
-    "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
-    "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
-    "ssn": {**UNET, "rank": 3, "draws": 4},
-    # Its weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
-    "cimd": {**UNET, "num_steps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
-    "unet-ce": UNET,
-    "unet-ce+pixels": {**UNET, "draw": "pixels"},
-    "smp:unet/tu-test_resnet": {"encoder_depth": 2, "decoder_channels": (8, 8)},
-    "smp:unet/tu-test_resnet+pixels": {"encoder_depth": 2, "decoder_channels": (8, 8), "draw": "pixels"},
-    "ccdm-fast": TOWERS,
-    "ccdm-fast+mixture": {**TOWERS, "components": 3},
-    "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
-    "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
-    "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
-    "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
-    "mose": {**UNET, "base": 12},
-    "car": {**UNET, "patch_width": 8, "latent": 4},
-    "pixelseg": {**UNET, **PIXELS},
-    "pixelseg+raster": {**UNET, **PIXELS, "sampler": "raster"},
-    "mose+weighted": {**UNET, "base": 12, "weighted": True},
-}
 STEPS = 4
 # The part of the loss that must fall, where it is not the whole. A game's loss is no measure of progress: what one
 # player gains the other loses. Of car it is the cross-entropy of its calibration network, which plays against nobody.
@@ -67,21 +39,6 @@ def test_every_registered_model_is_held_to_its_promises():
     assert {name.partition(":")[0] for name in names if ":" in name} == set(FAMILIES)
 
 
-def fresh(name, classes=2, channels=1, info=None):
-    torch.manual_seed(0)
-    return create(name.partition("+")[0], classes, channels, info=info, **SMALLEST[name])
-
-
-def lively(name, classes=2, channels=1, info=None):
-    """A model whose outputs depend on everything they can depend on."""
-    model = fresh(name, classes, channels, info)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return model.eval()
-
-
 def without_batch_statistics(model):
     """The models named smp:... normalise over the batch when they train: there an example's loss depends on its
     neighbours, and of the two values that a deep level of two tiny images has only the sign is left, with no gradient.
@@ -90,19 +47,6 @@ def without_batch_statistics(model):
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()
     return model
-
-
-def images(b, channels=1, h=16, w=16):
-    return torch.rand(b, channels, h, w, generator=torch.Generator().manual_seed(2)) * 2 - 1
-
-
-def labels(b, k, classes, h=16, w=16):
-    return torch.randint(classes, (b, k, h, w), generator=torch.Generator().manual_seed(3))
-
-
-def phantoms(count, size=16):
-    data = Phantoms("train", size=size, count=count)
-    return Batch.collate([data[i] for i in range(count)])
 
 
 def share_differing(a, b) -> float:

@@ -1,0 +1,71 @@
+"""The smallest configuration of every registered model, and inputs that fit them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stochseg.data import Phantoms
+from stochseg.models import StochasticSegmenter, create
+from stochseg.types import Batch, DatasetInfo
+
+UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
+TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
+PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
+# One entry per registered model; "name+x" is the model with another option.
+SMALLEST = {
+    "analog-bits": {**UNET, "num_steps": 20},
+    "ccdm": UNET,
+    "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
+    "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
+    "ssn": {**UNET, "rank": 3, "draws": 4},
+    # The default weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
+    "cimd": {**UNET, "num_steps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
+    "unet-ce": UNET,
+    "unet-ce+pixels": {**UNET, "draw": "pixels"},
+    "smp:unet/tu-test_resnet": {"encoder_depth": 2, "decoder_channels": (8, 8)},
+    "smp:unet/tu-test_resnet+pixels": {"encoder_depth": 2, "decoder_channels": (8, 8), "draw": "pixels"},
+    "ccdm-fast": TOWERS,
+    "ccdm-fast+mixture": {**TOWERS, "components": 3},
+    "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
+    "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
+    "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
+    "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
+    "mose": {**UNET, "base": 12},
+    "car": {**UNET, "patch_width": 8, "latent": 4},
+    "pixelseg": {**UNET, **PIXELS},
+    "pixelseg+raster": {**UNET, **PIXELS, "sampler": "raster"},
+    "mose+weighted": {**UNET, "base": 12, "weighted": True},
+}
+
+
+def fresh(name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None) -> StochasticSegmenter:
+    """The smallest model of this name with its initial weights."""
+    torch.manual_seed(0)
+    return create(name.partition("+")[0], classes, channels, info=info, **SMALLEST[name])
+
+
+def lively(name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None) -> StochasticSegmenter:
+    """A model whose outputs depend on everything they can depend on: several layers start at zero."""
+    model = fresh(name, classes, channels, info)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def images(b: int, channels: int = 1, h: int = 16, w: int = 16) -> Tensor:
+    """Random normalized images "b c h w"."""
+    return torch.rand(b, channels, h, w, generator=torch.Generator().manual_seed(2)) * 2 - 1
+
+
+def labels(b: int, k: int, classes: int, h: int = 16, w: int = 16) -> Tensor:
+    """Random label maps of k raters, "b k h w"."""
+    return torch.randint(classes, (b, k, h, w), generator=torch.Generator().manual_seed(3))
+
+
+def phantoms(count: int, size: int = 16) -> Batch:
+    """The first training phantoms as one batch."""
+    data = Phantoms("train", size=size, count=count)
+    return Batch.collate([data[i] for i in range(count)])
