@@ -15,7 +15,6 @@ import pytest
 import SimpleITK
 import tifffile
 import torch
-from oblique import expected_affine, lively, of_hounsfield, write_series
 from PIL import Image
 
 from stochseg.errors import UserError
@@ -25,6 +24,7 @@ from stochseg.inference.stacks import read_nifti, read_picture, read_series
 from stochseg.models import load, save
 from stochseg.models.ccdm_fast import CCDMFast
 from stochseg.types import DatasetInfo
+from tests.support.oblique import expected_affine, lively, of_hounsfield, write_series
 
 QUICK = Options(samples=3)
 RNG = np.random.default_rng(0)

@@ -11,7 +11,6 @@ import pydicom
 import pytest
 import tifffile
 import torch
-from oblique import ACROSS, CORNER, DOWN, SPACING, STEP, expected_affine, write_series
 from PIL import Image
 
 from stochseg.errors import UserError
@@ -19,6 +18,7 @@ from stochseg.inference import to_dicom_seg, to_nifti, to_numpy
 from stochseg.inference.stacks import Lattice, Stack, read_series
 from stochseg.inference.writers import most_foreground, overlay, write_result
 from stochseg.types import DatasetInfo, Samples
+from tests.support.oblique import ACROSS, CORNER, DOWN, SPACING, STEP, expected_affine, write_series
 
 INFO = DatasetInfo(num_classes=3, image_channels=1, class_names=("background", "nodule", "vessel"))
 

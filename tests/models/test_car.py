@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from readings import two_readings
 
 from stochseg.core import SeededNoise, draw_normal
 from stochseg.models import create
 from stochseg.models.base import pick_raters
 from stochseg.models.car import PatchDiscriminator
+from tests.support.readings import two_readings
 
 TINY = {"base": 8, "multipliers": [1], "blocks": 1, "attention": [], "patch_width": 8, "patch_levels": 2}
 PLAYERS = ("calibrated", "refiner", "discriminator")

@@ -1,10 +1,10 @@
 """cFlow: its KL against integration, what its posterior reads, and how it samples."""
 
 import torch
-from readings import learn
 from torch.distributions import Normal
 
 from stochseg.models import create
+from tests.support.readings import learn
 
 TINY = {"channels": [8, 16], "convs": 1}
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from readings import learn
 
 from stochseg.core import SeededNoise
 from stochseg.errors import UserError
@@ -12,6 +11,7 @@ from stochseg.models.hprob_unet import MULTIPLIER_RANGE, Geco, picked_pixels
 from stochseg.models.latent import draws_from, given
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.loop import moving_average
+from tests.support.readings import learn
 
 TINY = {"channels": [8, 8, 8], "blocks": 1, "latents": [1, 2]}
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from readings import learn
 from torch.distributions import Normal
 
 from stochseg.core import SeededNoise
@@ -11,6 +10,7 @@ from stochseg.models import create
 from stochseg.models.jprob_unet import coordinates
 from stochseg.models.latent import draws_from
 from stochseg.networks.latents import Gaussian
+from tests.support.readings import learn
 
 TINY = {"channels": [4, 8], "convs": 1, "latent": 2, "flow_width": 8}
 FLAT = {"channels": [4], "convs": 1, "latent": 2, "flow_width": 8}

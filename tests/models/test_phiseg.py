@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from readings import learn
 
 from stochseg.core import SeededNoise
 from stochseg.errors import UserError
 from stochseg.models import create
 from stochseg.models.latent import draws_from, given
 from stochseg.models.phiseg import cumulative
+from tests.support.readings import learn
 
 TINY = {"channels": [8, 8, 8], "convs": 1, "levels": 2}
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from readings import learn
 
 from stochseg.core import SeededNoise, standard_normal
 from stochseg.models import create
 from stochseg.networks.latents import Gaussian
+from tests.support.readings import learn
 
 TINY = {"channels": [4, 8], "convs": 1, "latent": 2}
 
