@@ -19,10 +19,10 @@ from rich.console import Console
 from harness import write_csv
 from stochseg.data import Resized, open_path
 from stochseg.evaluation import fusion_miou
+from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.inference import with_engine
 from stochseg.models import load
-from stochseg.recipes import recipe
 from stochseg.training import TrainConfig, train
 
 COUNTS = (1, 5, 10)

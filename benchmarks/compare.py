@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 
 from harness import write_csv
-from stochseg.evaluation.compare import as_text, compare, ranked
+from stochseg.experiments.compare import as_text, compare, ranked
 from stochseg.models import MODELS
 
 METHODS = (*MODELS, "smp:deeplabv3/resnet50")

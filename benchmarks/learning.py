@@ -17,8 +17,8 @@ from rich.console import Console
 from harness import write_csv
 from stochseg.data import SegmentationData
 from stochseg.evaluation import evaluate
+from stochseg.experiments.recipes import recipe
 from stochseg.models import load
-from stochseg.recipes import recipe
 from stochseg.training import TrainConfig, open_split, train
 
 FRESH_SEED = 31_415

@@ -18,7 +18,7 @@ from PIL import Image
 
 import harness
 from stochseg.data import Phantoms, Store, flip_rotate, write_store
-from stochseg.data.imports import Item, Plan, Provenance, Record
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record
 from stochseg.types import Example
 
 RATERS = 4

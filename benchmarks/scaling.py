@@ -20,7 +20,7 @@ import torch
 
 import harness
 import stochseg
-from stochseg.evaluation.bench import median_seconds, peak_memory
+from stochseg.experiments.bench import median_seconds, peak_memory
 from stochseg.memory import keep_freed_memory
 
 SIZES = (64, 128, 256, 512)

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness import scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
-from stochseg.evaluation.evaluate import LIKELY
+from stochseg.evaluation.evaluator import LIKELY
 from stochseg.memory import keep_freed_memory
 from stochseg.metrics import CalibrationBins, foreground_bins
 from stochseg.models import load

@@ -22,13 +22,13 @@ import numpy as np
 from harness import write_csv
 from stochseg.data import SegmentationData, open_path, spread
 from stochseg.evaluation import evaluate
-from stochseg.evaluation.figures import quality_against_steps, write_figure
 from stochseg.files import sha256
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import CONFIG, WEIGHTS, find_model
+from stochseg.plotting.figures import quality_against_steps, write_figure
 from stochseg.types import Example
 
 WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from stochseg.errors import UserError
-from stochseg.evaluation.compare import COLUMNS, markdown_table
+from stochseg.experiments.compare import COLUMNS, markdown_table
+from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import FAMILIES
-from stochseg.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "zoo.md"

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms, open_dataset
-from stochseg.evaluation.evaluate import evaluate
-from stochseg.evaluation.figures import forward_process, mode_frequencies, qualitative, show_image, write_figure
+from stochseg.evaluation.evaluator import evaluate
 from stochseg.models import load
+from stochseg.plotting.figures import forward_process, mode_frequencies, qualitative, show_image, write_figure
 from stochseg.training import open_split, read_config
 
 IMAGES = Path(__file__).parent / "images"

@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stochseg._version import __version__
+from stochseg.notebook import VIEWS
 
 if TYPE_CHECKING:
+    from stochseg.analysis import hypotheses, measure, measurements
     from stochseg.errors import UserError
-    from stochseg.inference import hypotheses, measure, plot
     from stochseg.models import MODELS, StochasticSegmenter, create, load, register, save
+    from stochseg.plotting import plot
     from stochseg.types import DatasetInfo, Example, Samples
 
 # Found on first use, so that `stochseg --help` does not wait for torch.
@@ -25,9 +27,10 @@ _HOMES = {
     "MODELS": "stochseg.models",
     "StochasticSegmenter": "stochseg.models",
     "create": "stochseg.models",
-    "hypotheses": "stochseg.inference",
-    "measure": "stochseg.inference",
-    "plot": "stochseg.inference",
+    "hypotheses": "stochseg.analysis",
+    "measure": "stochseg.analysis",
+    "measurements": "stochseg.analysis",
+    "plot": "stochseg.plotting",
     "load": "stochseg.models",
     "register": "stochseg.models",
     "save": "stochseg.models",
@@ -45,24 +48,35 @@ __all__ = [
     "hypotheses",
     "load",
     "measure",
+    "measurements",
     "plot",
     "register",
     "save",
 ]
 
 _MODULES = {
+    "analysis",
     "core",
     "data",
     "evaluation",
+    "experiments",
     "inference",
     "memory",
     "metrics",
     "models",
     "networks",
-    "recipes",
+    "plotting",
     "reports",
     "training",
 }
+
+
+def _view(function: str) -> Any:
+    """A notebook view by the name of its function, imported when something is shown."""
+    return lambda value: getattr(import_module("stochseg.plotting.summary"), function)(value)
+
+
+VIEWS.update(Samples=_view("samples_html"), Hypotheses=_view("hypotheses_html"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,3 +1,3 @@
-from stochseg.cli import main
+from stochseg.cli.app import main
 
 main()

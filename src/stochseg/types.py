@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Literal
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
+from stochseg import notebook
 from stochseg.config import Config
 from stochseg.errors import UserError
 
@@ -197,9 +197,8 @@ class Samples:
             f"{self.num_classes} classes, seed {self.seed}, evaluations {self.evaluations})"
         )
 
-    def _repr_html_(self) -> str:
-        """For notebooks. The drawing is in inference, far above, and found only when something is to be drawn."""
-        return str(import_module("stochseg.inference.plots").samples_html(self))
+    def _repr_html_(self) -> str | None:
+        return notebook.html(self)
 
 
 def central(length: int, side: int | None) -> slice:

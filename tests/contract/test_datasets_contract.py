@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stochseg.data import AUGMENTATIONS, DATASETS, KnownTruth, SegmentationData, open_dataset
-from stochseg.data.imports import plan_import
+from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import write_store
 from stochseg.errors import UserError
 from stochseg.models import create

@@ -21,7 +21,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 from stochseg.data import Folder, open_dataset
 from stochseg.data.folder import FolderConfig, read_splits, strays
 from stochseg.data.folder_init import init_folder, meaning, split_by_group
-from stochseg.data.imports import plan_import
+from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 from stochseg.types import Batch

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stochseg.data import Store, store, write_store
-from stochseg.data.imports import Item, Plan, Provenance, Record
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record
 from stochseg.errors import UserError
 from stochseg.training.stream import TrainingStream
 from stochseg.types import DatasetInfo

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import stochseg.models.io as model_io
 from stochseg import files
 from stochseg.errors import UserError
-from stochseg.evaluation.outputs import write_samples
+from stochseg.inference.outputs import write_samples
 from stochseg.models import create, load, save
 
 TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from stochseg.data import Folder
 from stochseg.data.folder_init import init_folder
-from stochseg.data.imports import plan_import
+from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import write_store
 from stochseg.errors import UserError
 

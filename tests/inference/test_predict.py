@@ -97,7 +97,7 @@ def test_images_of_one_size_share_calls_and_change_nothing(model, tmp_path, monk
     monkeypatch.setattr(
         type(model), "sample", lambda self, x, *a, **k: sizes.append(len(x)) or sample(self, x, *a, **k)
     )
-    monkeypatch.setattr(sys.modules["stochseg.inference.predict"], "AT_ONCE", 3 * 3 * 20 * 24)
+    monkeypatch.setattr(sys.modules["stochseg.inference.pipeline"], "AT_ONCE", 3 * 3 * 20 * 24)
     outcomes = predict(model, [str(tmp_path / "*.png")], tmp_path / "out", QUICK)
     assert [o.status for o in outcomes] == ["done"] * 6
     assert sizes == [3, 2, 1]

@@ -11,13 +11,15 @@ import torch
 from PIL import Image
 
 import stochseg
+from stochseg.analysis import Question
+from stochseg.analysis.measures import Measurement
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.inference import Options, predict
-from stochseg.inference.measures import Measurement
 from stochseg.metrics import diversity, ged
-from stochseg.reports import Question, figures, report_predictions, report_run
+from stochseg.plotting import report_figures as figures
+from stochseg.reports import report_predictions, report_run
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.predictions import read_image, read_result
 from stochseg.reports.runs import Collector, RunFacts, _cases, _draw

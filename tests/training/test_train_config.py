@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 from stochseg.errors import UserError
+from stochseg.experiments.recipes import RECIPES, fresh_model, recipe
 from stochseg.models import MODELS
 from stochseg.models.registry import find_class
-from stochseg.recipes import RECIPES, fresh_model, recipe
 from stochseg.training import override, read_config
 from stochseg.training.config import write_config
 

@@ -1,8 +1,8 @@
 """Data sets, the registry that finds them by name, importers, and augmentations."""
 
-from stochseg.data import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401  (importing one registers its importer)
+from stochseg.data import importers  # noqa: F401  (importing it registers the importers)
 from stochseg.data.folder import Folder
-from stochseg.data.imports import IMPORTERS, plan_import
+from stochseg.data.importers.plans import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
 from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset, spread

@@ -21,7 +21,7 @@ import torch
 import yaml
 from pydantic import Field, model_validator
 
-from stochseg.data.imports import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.protocol import register_dataset
 from stochseg.data.readers import Tree, check_labels, stack_labels
 from stochseg.errors import UserError, unknown_name

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stochseg.data.imports import Item, Plan, Provenance, Record
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require

@@ -1,20 +1,6 @@
-"""Evaluation: metrics over a data set, tables, figures."""
+"""Evaluation: compare samples with raters over a data set."""
 
-from stochseg.evaluation.evaluate import Evaluation, evaluate, steps_curve, table, write_results
-from stochseg.evaluation.figures import forward_process, qualitative, quality_against_steps, write_figure
+from stochseg.evaluation.evaluator import Evaluation, evaluate, steps_curve, table, write_results
 from stochseg.evaluation.fusion import fusion_miou
-from stochseg.evaluation.page import evaluation_page
 
-__all__ = [
-    "Evaluation",
-    "evaluate",
-    "evaluation_page",
-    "forward_process",
-    "fusion_miou",
-    "qualitative",
-    "quality_against_steps",
-    "steps_curve",
-    "table",
-    "write_figure",
-    "write_results",
-]
+__all__ = ["Evaluation", "evaluate", "fusion_miou", "steps_curve", "table", "write_results"]

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from stochseg.data import SegmentationData, spread
-from stochseg.evaluation.evaluate import for_model
+from stochseg.evaluation.evaluator import for_model
 from stochseg.metrics import confusion_matrix, miou
 from stochseg.models import StochasticSegmenter
 

@@ -1,10 +1,10 @@
 """Stochastic segmenters behind one interface."""
 
-from stochseg.models import (  # noqa: F401  (importing a model registers it)
+from stochseg.models import ccdm, ccdm_fast  # noqa: F401  (importing a model registers it)
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.baselines import (  # noqa: F401
     analog_bits,
     car,
-    ccdm,
-    ccdm_fast,
     cflow,
     cimd,
     flow_ssn,
@@ -18,7 +18,6 @@ from stochseg.models import (  # noqa: F401  (importing a model registers it)
     ssn,
     unet_ce,
 )
-from stochseg.models.base import StochasticSegmenter
 from stochseg.models.io import load, save
 from stochseg.models.registry import MODELS, create, register
 

@@ -30,7 +30,7 @@ from stochseg.core import (
 )
 from stochseg.errors import unknown_name
 from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_pairs
-from stochseg.models.chunks import check_noise, chunks
+from stochseg.models.sampling import check_noise, chunks
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.types import DatasetInfo, Samples
 

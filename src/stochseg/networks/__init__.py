@@ -1,7 +1,7 @@
 """Networks: shapes in, logits out."""
 
 from stochseg.networks.continuous import ContinuousUNet
-from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser, pad_to_multiple
+from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser
 from stochseg.networks.encoders import (
     ENCODERS,
     PRETRAINED,
@@ -12,6 +12,7 @@ from stochseg.networks.encoders import (
     begin_encoder,
     make_encoder,
 )
+from stochseg.networks.shapes import pad_to_multiple
 from stochseg.networks.tiles import Tiled, blended, check_tiling
 from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
 from stochseg.networks.unet import UNet, UNetConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stochseg.networks.denoisers import Condition, pad_to_multiple
+from stochseg.networks.denoisers import Condition
+from stochseg.networks.shapes import pad_to_multiple
 from stochseg.networks.unet import UNet, UNetConfig
 
 

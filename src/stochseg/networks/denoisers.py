@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stochseg.networks.encoders import ImageEncoder
+from stochseg.networks.shapes import one_hot, pad_to_multiple
 from stochseg.networks.unet import UNet, UNetConfig
 
 
@@ -46,19 +46,6 @@ class Denoiser(nn.Module):
         if logits.shape[1] == 1:
             return logits[:, 0]
         return (log_share[:, :, None, None, None] + torch.log_softmax(logits, dim=2)).logsumexp(1)
-
-
-def pad_to_multiple(x: Tensor, multiple: int, mode: str = "replicate") -> Tensor:
-    """Extend "b c h w" at the bottom and right until h and w are multiples."""
-    h, w = x.shape[-2:]
-    amount = (0, -w % multiple, 0, -h % multiple)
-    return F.pad(x, amount, mode=mode) if any(amount) else x
-
-
-def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """labels "b h w" as "b l h w"."""
-    shape = (len(labels), num_classes, *labels.shape[1:])
-    return torch.zeros(shape, dtype=dtype, device=labels.device).scatter_(1, labels[:, None], 1.0)
 
 
 class ConcatUNet(Denoiser):

@@ -23,7 +23,8 @@ from stochseg.networks.blocks import (
     group_norm,
     zeroed,
 )
-from stochseg.networks.denoisers import Condition, Denoiser, one_hot, pad_to_multiple
+from stochseg.networks.denoisers import Condition, Denoiser
+from stochseg.networks.shapes import one_hot, pad_to_multiple
 
 
 class TwoTowerConfig(Config):

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stochseg.analysis.measures import MEASURES, VOLUME, Measurement, class_names, measure, one_image
+from stochseg.analysis.questions import Answer, Question
+from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
-from stochseg.evaluation.page import Picture, Section, Table
-from stochseg.inference.hypotheses import Hypothesis, hypotheses
-from stochseg.inference.measures import MEASURES, VOLUME, Measurement, class_names, measure, one_image
-from stochseg.inference.plots import close_up
-from stochseg.reports import figures
-from stochseg.reports.questions import Answer, Question
+from stochseg.plotting import report_figures as figures
+from stochseg.plotting.summary import close_up
+from stochseg.reports.page import Picture, Section, Table
 from stochseg.types import DatasetInfo, Samples
 
 CLASSES = 4  # with histograms of their own

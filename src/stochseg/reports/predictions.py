@@ -13,19 +13,19 @@ from PIL import Image
 from pydantic import ConfigDict, Field
 
 from stochseg._version import __version__
+from stochseg.analysis.measures import Measurement
+from stochseg.analysis.questions import Question
 from stochseg.config import Config
 from stochseg.data import spread
 from stochseg.errors import UserError
-from stochseg.evaluation.page import Section, Table, write_page
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.measures import Measurement
 from stochseg.inference.sources import FORMAT, RESULT
 from stochseg.inference.stacks import Lattice, read_files
 from stochseg.inference.writers import eight_bits
 from stochseg.models.io import read_json
 from stochseg.reports.image import ImageReport, number, spread_text
-from stochseg.reports.questions import Question
+from stochseg.reports.page import Section, Table, write_page
 from stochseg.types import DEFAULT_PALETTE, DatasetInfo, Samples
 
 AGAIN = "predict this input again with --overwrite, or remove the folder"

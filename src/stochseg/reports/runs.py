@@ -13,18 +13,18 @@ import torch
 from scipy import stats
 
 from stochseg._version import __version__
+from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.evaluate import Evaluation, evaluate, for_model, metric_rows, steps_curve
-from stochseg.evaluation.figures import mode_frequencies, quality_against_steps, show_image, training_curve
-from stochseg.evaluation.page import Picture, Section, Table, write_page
+from stochseg.evaluation.evaluator import Evaluation, evaluate, for_model, metric_rows, steps_curve
 from stochseg.metrics import CalibrationBins, diversity, foreground_bins, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import read_json
-from stochseg.reports import figures
+from stochseg.plotting import report_figures as figures
+from stochseg.plotting.figures import mode_frequencies, quality_against_steps, show_image, training_curve
 from stochseg.reports.image import ImageReport
-from stochseg.reports.questions import Question
+from stochseg.reports.page import Picture, Section, Table, write_page
 from stochseg.types import Batch, DatasetInfo, Example, Samples
 
 CURVE = (2, 5, 10, 25)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from stochseg.models.devices import pick_device
+from stochseg.devices import pick_device
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from stochseg.evaluation.figures import write_figure
 from stochseg.files import write_text
+from stochseg.plotting.figures import write_figure
 from stochseg.training.checkpoint import Progress
 
 LOG_FILE = "log.jsonl"

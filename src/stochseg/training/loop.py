@@ -24,13 +24,13 @@ from torch.utils.data import DataLoader
 
 from stochseg.data import Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.figures import qualitative
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import load, save
 from stochseg.models.registry import build
+from stochseg.plotting.figures import qualitative
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave

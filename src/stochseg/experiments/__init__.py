@@ -1,0 +1,1 @@
+"""Experiments: recipes, comparisons, benchmarks and the demo. They know training, evaluation and inference."""

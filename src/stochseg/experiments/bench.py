@@ -1,0 +1,315 @@
+"""What sampling costs, and what quality it buys: seconds, network evaluations, FLOPs, memory, GED, HM-IoU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from stochseg._version import __version__
+from stochseg.data import SegmentationData
+from stochseg.evaluation.evaluator import evaluate
+from stochseg.memory import give_back_memory
+from stochseg.models import StochasticSegmenter
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to sample: `model`, under its engine, with these options; None is the model's own default."""
+
+    name: str
+    model: StochasticSegmenter
+    sampler: str | None = None
+    grid: str | None = None
+    steps: int | None = None
+    noise: str | None = None
+    trained: bool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"steps": self.steps, "sampler": self.sampler, "grid": self.grid, "noise": self.noise}
+
+    def default(self, option: str) -> Any:
+        """What the model takes where the case does not say."""
+        return getattr(self, option) or getattr(self.model.config, option, None) or ""
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+"""What torch's own count of FLOPs leaves out."""
+
+
+def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -> dict[str, Any]:
+    """Time and memory of `samples` label maps of one random image of this size.
+
+    evaluations: network calls a sample; evaluations_all_samples: maps that went through the network for all of them,
+    fewer than the product where samples share the first call (blank for models that name no such network);
+    seconds: median of the wall clock; core_seconds: the CPU's, over all its cores; core_seconds_all_steps: what all T
+    steps of a diffusion model would take, told from the times of one step and of these (of one alone it cannot be);
+    gemm_share: FLOPs a second over those of a large float32 matrix product measured here and now; peak_megabytes: how
+    far memory rose; process_megabytes: the most that the whole process held meanwhile, with its libraries and what an
+    engine keeps for itself.
+    """
+    from stochseg.inference import with_engine
+
+    model = case.model
+    image = torch.rand(1, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+    def work() -> Any:
+        return model.sample(image, samples, **case.options)
+
+    work()  # engines translate or compile the networks in their first call
+    with peak_memory(model.device) as memory:
+        out = work()
+    seconds, core_seconds = median_seconds(work, repeats)
+    total = getattr(model.config, "num_steps", None)
+    steps = case.default("steps") or total
+    all_steps: float | str = round(core_seconds, 3) if total in (None, steps) else ""
+    if total is not None and total > steps > 1:
+        options = replace(case, steps=1).options
+        _, first = median_seconds(lambda: model.sample(image, samples, **options), repeats)
+        all_steps = round(first + (core_seconds - first) * (total - 1) / (steps - 1), 3)
+    plain = with_engine(model, "eager")  # FLOPs and rows are seen of plain torch alone
+    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _rows_through(plain) as rows:
+        plain.sample(image, samples, **case.options)
+    gflop = counter.get_total_flops() / 1e9
+    return {
+        "model": case.name,
+        "engine": model.engine,
+        "sampler": case.default("sampler"),
+        "grid": case.default("grid"),
+        "noise": case.default("noise"),
+        "evaluations": out.evaluations,
+        "evaluations_all_samples": sum(rows) or "",
+        "samples": samples,
+        "height": size[0],
+        "width": size[1],
+        "seconds": round(seconds, 4),
+        "core_seconds": round(core_seconds, 4),
+        "core_seconds_all_steps": all_steps,
+        "gflop": round(gflop, 3) or "",
+        "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
+        "peak_megabytes": round(memory["rise"], 1),
+        "process_megabytes": round(memory["process"], 1),
+        "device": device_name(model.device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+@contextmanager
+def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
+    """The batch sizes of all calls of the network that is called most: the last of the hot modules."""
+    rows: list[int] = []
+    if not model.hot:
+        yield rows
+        return
+
+    def count(module: Any, inputs: Any, out: Any) -> None:
+        rows.append(len(out if isinstance(out, torch.Tensor) else out[0]))
+
+    hook = model.get_submodule(model.hot[-1]).register_forward_hook(count)
+    try:
+        yield rows
+    finally:
+        hook.remove()
+
+
+def quality(
+    case: Case, data: SegmentationData, *, samples: int, limit: int | None, seeds: int
+) -> dict[str, float | int | str]:
+    """GED, HM-IoU and calibration on data, averaged over sampling seeds, and how much they vary between seeds; blanks
+    for a model that was not trained."""
+    keys = [f"ged_{samples}", f"hm_iou_{samples}", f"diversity_{samples}", "ged_unbiased", "ece", "brier"]
+    deviation = f"{keys[0]}_deviation"
+    row: dict[str, float | int | str] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
+    if not case.trained:
+        return row
+    runs = [
+        evaluate(case.model, data, samples=samples, limit=limit, seed=seed, keep=0, **case.options)
+        for seed in range(seeds)
+    ]
+    row |= {"images": runs[0].settings["images"], "seeds": seeds}
+    for key in runs[0].metrics.keys() & set(keys):
+        row[key] = round(float(np.mean([run.metrics[key] for run in runs])), 5)
+    if seeds > 1:
+        row[deviation] = round(float(np.std([run.metrics[keys[0]] for run in runs], ddof=1)), 5)
+    return row
+
+
+def origin() -> dict[str, str]:
+    """Where numbers come from: hardware, versions, commit, command."""
+    return {
+        "hardware": hardware(),
+        "torch": torch.__version__,
+        "commit": commit(),
+        "stochseg": __version__,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def commit() -> str:
+    """Short hash of the checkout that this package is in, with -dirty if its code was changed since; "" if it is
+    installed otherwise."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists() or not (root / "src/stochseg").exists():
+        return ""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "src") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def hardware() -> str:
+    """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
+    return f"{cpu_model()}, {cores()} {'core' if cores() == 1 else 'cores'}"
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def median_seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median seconds of the wall clock and of all cores together."""
+    walls, cores = [], []
+    for _ in range(repeats):
+        wall, core = time.perf_counter(), time.process_time()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        elif torch.backends.mps.is_available():
+            torch.mps.synchronize()
+        walls.append(time.perf_counter() - wall)
+        cores.append(time.process_time() - core)
+    return float(np.median(walls)), float(np.median(cores))
+
+
+def gemm_gflops(device: torch.device, side: int = 1536) -> float:
+    """What a large float32 matrix product reaches on this device now, in GFLOP/s."""
+    a = torch.randn(side, side, device=device)
+    a @ a
+    return 2 * side**3 / 1e9 / median_seconds(lambda: a @ a, 3)[0]
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
+    """Fills {"rise": megabytes above where memory stood, "process": the most there was}: of the GPU, or of this process
+    (Linux; elsewhere nan)."""
+    found = {"rise": float("nan"), "process": float("nan")}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield found
+        highest = torch.cuda.max_memory_allocated(device)
+        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
+        return
+    if not Path("/proc/self/statm").exists():
+        yield found
+        return
+    gc.collect()
+    give_back_memory()  # what was freed before must not hide what is taken now
+    before = highest = _resident()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(0.002):
+            highest = max(highest, _resident())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
+        highest = max(highest, _resident())
+        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------------- the picture
+
+
+def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
+    """GED_n and HM-IoU_n against the seconds that n samples take (log scale), one line a model, engine and sampler; the
+    number of network evaluations stands beside each point. The strided rule of the released code is dashed. Rows
+    without scores, of models that were not trained, are left out."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row[f"ged_{n}"] != "":
+            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise", "height", "width"))
+            lines.setdefault(way, []).append(row)
+    sizes = {(row["height"], row["width"]) for row in rows}
+    for axis, key, title in zip(
+        figure.subplots(1, 2),
+        (f"ged_{n}", f"hm_iou_{n}"),
+        (f"GED$_{{{n}}}$ (lower is better)", f"HM-IoU$_{{{n}}}$ (higher is better)"),
+        strict=True,
+    ):
+        for (model, engine, sampler, grid, noise, height, width), points in lines.items():
+            points = sorted(points, key=lambda row: row["evaluations"])
+            words = (model, sampler, grid, engine, noise, f"{height}×{width} pixels" if len(sizes) > 1 else "")
+            label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
+            style = "s--" if sampler == "one_step_kernel" else "o-"
+            axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)
+            for p in points:
+                axis.annotate(
+                    str(p["evaluations"]),
+                    (p["seconds"], p[key]),
+                    textcoords="offset points",
+                    xytext=(4, 4),
+                    fontsize=7,
+                )
+        axis.set(xscale="log", xlabel=f"seconds for {n} samples", title=title)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7, frameon=False)
+    return figure

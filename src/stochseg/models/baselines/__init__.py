@@ -1,0 +1,1 @@
+"""Rival methods behind the interface of `stochseg.models.base`, one file each."""

@@ -1,0 +1,223 @@
+"""Hierarchical Probabilistic U-Net (Kohl et al., 2019): spatial latents at the coarsest scales of a residual U-Net.
+
+Idea: the U-Net's decoder meets a latent map of one channel at each of its four coarsest scales; each is drawn given the
+image and all coarser latents, joined to the decoder's features, and the decoder goes on. A posterior net of the same
+shape, which also sees a rater's map, gives the latents of training; the prior is the decoder itself.
+
+    loss = λ (Σ_{p in P} CE_p - κ |P|) + Σ_s KL(q(z_s | z_<s, x, y) ‖ p(z_s | z_<s, x)),   z ~ q
+
+P are 2% of the pixels, drawn without replacement with probabilities that grow with their cross-entropy (Gumbel
+noise on log CE), or simply the hardest ones. GECO (Rezende and Viola 2018) chooses λ: it grows while the moving
+average of the cross-entropy a picked pixel is above κ, and shrinks while it is below.
+
+Differs from the original: λ follows the multiplicative rule of GECO, λ ← λ exp(rate · (average - κ)), and is no
+parameter of the optimiser: positive by construction, the same for any optimiser, and saved with the weights; residual
+branches begin as nothing; a residual block has two convolutions of half its channels (released: three), and there is no
+L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked from each image, where the original picks
+among those of the batch, so that an image's loss does not depend on its neighbours; the whole loss is divided by the
+number of pixels picked in a map without void, a constant. Void pixels are no label in the posterior's input and are
+never picked.
+
+Cost: the encoder once an image; a sample takes the decoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.core import Noise
+from stochseg.errors import UserError
+from stochseg.models.base import Key
+from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
+from stochseg.models.registry import register
+from stochseg.networks.blocks import zeroed
+from stochseg.networks.denoisers import Condition
+from stochseg.networks.latents import Choose, Gaussian, GaussianHead
+from stochseg.networks.pyramids import Contracting, Expanding, conv, twice
+from stochseg.networks.shapes import pad_to_multiple
+from stochseg.types import DatasetInfo
+
+MULTIPLIER_RANGE = (1e-5, 1e5)
+"""GECO's λ stays within: from beyond it would take too long to come back."""
+
+
+class HProbUNetConfig(LatentConfig):
+    """Shape of the networks and GECO. Defaults: the paper's LIDC model, but for `convs`, which is 3 there."""
+
+    channels: tuple[int, ...] = Field(
+        (24, 48, 96, 192, 192, 192, 192, 192), min_length=2, description="channels a scale, finest first"
+    )
+    blocks: int = Field(3, ge=1, description="residual blocks a scale")
+    convs: int = Field(2, ge=1, description="3×3 convolutions a residual block, of half its channels")
+    latents: tuple[int, ...] = Field((1, 1, 1, 1), min_length=1, description="latent channels a scale, coarsest first")
+    kappa: float = Field(0.05, gt=0, description="cross-entropy a picked pixel that GECO aims at")
+    decay: float = Field(0.99, ge=0, lt=1, description="of the moving average of the cross-entropy")
+    rate: float = Field(0.01, gt=0, description="of GECO's multiplier")
+    share: float = Field(0.02, gt=0, le=1, description="of the pixels that enter the loss")
+    pick: Literal["gumbel", "hardest"] = Field("gumbel", description="how they are chosen")
+
+
+class BottleneckBlock(nn.Module):
+    """ReLU and 3×3 convolution of half the channels, `convs` times; 1×1 back to all of them; + the input."""
+
+    def __init__(self, in_channels: int, out_channels: int, convs: int):
+        super().__init__()
+        half = max(1, out_channels // 2)
+        layers: list[nn.Module] = []
+        for c in [in_channels] + [half] * (convs - 1):
+            layers += [nn.ReLU(), conv(c, half)]
+        self.branch = nn.Sequential(*layers, zeroed(nn.Conv2d(half, out_channels, 1)))
+        self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.skip(x) + self.branch(x)
+
+
+def residual_stage(in_channels: int, out_channels: int, blocks: int, convs: int) -> nn.Sequential:
+    widths = [in_channels] + [out_channels] * (blocks - 1)
+    return nn.Sequential(*[BottleneckBlock(c, out_channels, convs) for c in widths])
+
+
+class LatentUNet(nn.Module):
+    """An encoder, and the part of a decoder that the latents live in."""
+
+    def __init__(self, in_channels: int, config: HProbUNetConfig):
+        super().__init__()
+        stage = partial(residual_stage, blocks=config.blocks, convs=config.convs)
+        self.encoder = Contracting(in_channels, config.channels, stage)
+        widths = config.channels[::-1][: len(config.latents)]  # coarsest first
+        self.heads = nn.ModuleList([GaussianHead(c, z) for c, z in zip(widths, config.latents, strict=True)])
+        joined = zip(widths[:-1], config.latents[:-1], widths[1:], strict=True)
+        self.stages = nn.ModuleList([stage(a + z + b, b) for a, z, b in joined])
+
+    def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[Tensor, list[Gaussian], list[Tensor]]:
+        """features: of all scales, finest first. The decoder's features at the last latent scale joined with its
+        latents; the distributions and the latents chosen, both coarsest first."""
+        h, gaussians, latents = features[-1], [], []
+        for i, head in enumerate(self.heads):
+            if i > 0:
+                h = self.stages[i - 1](torch.cat([twice(h, "nearest"), features[-1 - i]], dim=1))
+            gaussians.append(head(h))
+            latents.append(choose(gaussians[-1]))
+            h = torch.cat([h, latents[-1]], dim=1)
+        return h, gaussians, latents
+
+
+class Geco(nn.Module):
+    """The multiplier λ of a constraint "cost ≤ target" and the moving average it follows; both are saved."""
+
+    multiplier: Tensor
+    average: Tensor
+    updates: Tensor
+
+    def __init__(self, target: float, decay: float, rate: float):
+        super().__init__()
+        self.target, self.decay, self.rate = target, decay, rate
+        self.register_buffer("multiplier", torch.ones(()))
+        self.register_buffer("average", torch.zeros(()))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(self, cost: Tensor) -> None:
+        """Raise λ if the average cost is above the target, lower it if it is below."""
+        decay = self.decay if self.updates > 0 else 0.0  # the first cost is its own average
+        self.average.mul_(decay).add_((1 - decay) * cost)
+        self.multiplier.mul_(torch.exp(self.rate * (self.average - self.target))).clamp_(*MULTIPLIER_RANGE)
+        self.updates += 1
+
+
+def picked_pixels(terms: Tensor, valid: Tensor | None, share: float, u: Tensor | None = None) -> Tensor:
+    """Which pixels enter the loss, "b h w" bool: the hardest `share` of an image's valid pixels (rounded up).
+
+    terms: "b h w", cross-entropy; u: "b h w" in [0, 1), for a draw without replacement with probabilities that grow
+    with the cross-entropy; without it, the hardest.
+    """
+    score = terms.detach().flatten(1)
+    if u is not None:  # the k largest of log p + Gumbel noise are k draws without replacement
+        gumbel = -torch.log(-torch.log(u.flatten(1).clamp(2.0**-25, 1 - 2.0**-24)))
+        score = torch.log(score.clamp(min=1e-30)) + gumbel
+    pixels = score.shape[1]
+    count = torch.full((len(score), 1), pixels, device=score.device)
+    if valid is not None:
+        score = score.masked_fill(~valid.flatten(1), -math.inf)
+        count = valid.flatten(1).sum(1, keepdim=True)
+    count = torch.ceil(share * count - 1e-6).long()
+    order = score.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(pixels, device=order.device).expand_as(order))
+    return (rank < count).view_as(terms)
+
+
+@register("hprob-unet")
+class HProbUNet(LatentSegmenter):
+    """Latent maps at the coarsest scales of the decoder, trained with GECO."""
+
+    Config: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
+
+    def __init__(self, info: DatasetInfo, config: HProbUNetConfig):
+        super().__init__(info, config)
+        scales, latents = len(config.channels), len(config.latents)
+        if latents >= scales:
+            raise UserError(
+                f"{latents} latent scales need at least {latents + 1} scales, got {scales} channels; give fewer "
+                "latents or more channels"
+            )
+        self.prior = LatentUNet(info.image_channels, config)
+        self.posterior = LatentUNet(info.image_channels + info.num_classes, config)
+        stage = partial(residual_stage, blocks=config.blocks, convs=config.convs)
+        rest = config.channels[: scales - latents + 1]
+        self.expanding = Expanding(rest, stage, coarsest=rest[-1] + config.latents[-1], mode="nearest")
+        self.head = nn.Conv2d(config.channels[0], info.num_classes, 1)
+        self.geco = Geco(config.kappa, config.decay, config.rate)
+
+    def encode(self, image: Tensor) -> Condition:
+        features = self.prior.encoder(pad_to_multiple(image, self.config.stride))
+        return Condition(tuple(features), (image.shape[-2], image.shape[-1]))
+
+    def logits(self, condition: Condition, choose: Choose) -> tuple[Tensor, list[Gaussian]]:
+        """Logits for the latents that `choose` gives, and the prior's distributions, coarsest first."""
+        h, w = condition.size
+        joined, gaussians, _ = self.prior.descend(condition.tensors, choose)
+        finer = condition.tensors[: len(self.expanding.stages)]
+        return self.head(self.expanding(joined, finer))[..., :h, :w].float(), gaussians
+
+    def decode(self, condition: Condition, noise: Noise) -> Tensor:
+        return self.logits(condition, draws_from(noise))[0]
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        config = self.config
+        reading, noise = self.read(labels, mask, raters, keys)
+        onehot = reading.one_hot(self.num_classes, config.stride)
+        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
+        _, posterior, latents = self.posterior.descend(self.posterior.encoder(seen), draws_from(noise))
+        logits, prior = self.logits(self.encode(image), given(latents))
+        terms = reading.cross_entropy(logits)
+        u = noise.uniform(terms.shape) if config.pick == "gumbel" else None
+        picked = picked_pixels(terms, reading.valid, config.share, u)
+        excess = ((terms - config.kappa) * picked).sum((1, 2))
+        kl = torch.stack([q.kl(p) for q, p in zip(posterior, prior, strict=True)]).sum(0)
+        most = math.ceil(config.share * terms[0].numel() - 1e-6)
+        multiplier = self.geco.multiplier.clone()
+        total = (multiplier * excess + kl).mean() / most
+        sums = torch.stack([(terms * picked).sum(), picked.sum()]).detach()
+        if self.training and dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums)  # all processes follow the whole batch
+        cross_entropy = sums[0] / sums[1].clamp(min=1)
+        if self.training and bool(sums[1] > 0):
+            self.geco.update(cross_entropy)
+        return {
+            "loss": total,
+            "cross_entropy": cross_entropy,
+            "kl": kl.mean().detach(),
+            "multiplier": multiplier,
+        }

@@ -1,0 +1,168 @@
+"""Joint Probabilistic U-Net (Zhang et al., ACM MM 2022): latents at every level, which must tell the image as well.
+
+Idea: image x and map y are generated together from latents z, 8 numbers at each of 5 levels, so that z holds what the
+image shows and what raters make of it. Convolutional encoders give a Gaussian q(z | x, y) and a Gaussian of the image
+alone; a NICE flow f bends the second into the prior, which is no Gaussian. A mask decoder reads z and the encoder's
+features of the image at every level, an image decoder reads z alone.
+
+    q(z | x, y) = N(m_q, s_q²),   p(z | x) = N(f(z); m_p(x), s_p(x)²) |det df/dz|
+    loss = Σ_pixels |x - x̂(z)| + Σ_pixels CE(y, ŷ(x, z)) + β KL,   z ~ q,   β = 10
+    KL ≈ log q(z | x, y) - log p(z | x)
+
+Training sends draws of the posterior through f to where the Gaussian of the image is, sampling sends draws of that
+Gaussian back through the inverse of f; both are one pass of a small network.
+
+Differs from the original: written from its description, with choices of our own. All 40 latents go through one flow, so
+that levels may depend on each other; the KL is that of the flow, by one draw; z is tiled over its level, in the image
+decoder with the coordinates of each position, because a tiled vector says nothing of place; the prior's encoder is that
+of the U-Net; there is no batch normalisation, log σ is limited, and cross-entropy over any number of classes replaces
+its binary form. Its remedies against latents that collapse where raters are few are left out. The loss is divided by
+the number of pixels, a constant; of several image channels the mean is taken. Void pixels are no label in the
+posterior's input.
+
+Cost: the encoder once an image; a sample takes the inverse flow and the mask decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.core import Noise
+from stochseg.models.base import Key
+from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.registry import register
+from stochseg.networks.denoisers import Condition
+from stochseg.networks.flows import NICE
+from stochseg.networks.latents import Gaussian, GaussianHead
+from stochseg.networks.pyramids import Contracting, conv_stack, twice
+from stochseg.networks.shapes import pad_to_multiple
+from stochseg.types import DatasetInfo
+
+
+class JProbUNetConfig(LatentConfig):
+    """Shape of the networks and weights of the loss. Defaults: the LIDC model."""
+
+    channels: tuple[int, ...] = Field(
+        (32, 64, 128, 192, 192),
+        min_length=1,
+        description="channels a level, finest first, of all encoders and decoders",
+    )
+    convs: int = Field(3, ge=1, description="convolutions a level")
+    groups: int | None = Field(None, ge=1, description="groups of a normalisation; None: none")
+    latent: int = Field(8, ge=2, description="dimensions of z a level")
+    couplings: int = Field(4, ge=1, description="coupling layers of the NICE flow")
+    flow_width: int = Field(64, ge=1, description="hidden units of a coupling layer")
+    image_weight: float = Field(1.0, ge=0, description="weight of the image's L1 against the map's cross-entropy")
+    beta: float = Field(10.0, ge=0, description="weight of the KL against sums over pixels")
+
+
+class LevelEncoder(nn.Module):
+    """A contracting path: its features, finest first, and a Gaussian over "b levels·latent", from each level's mean."""
+
+    def __init__(self, in_channels: int, config: JProbUNetConfig):
+        super().__init__()
+        stage = partial(conv_stack, convs=config.convs, groups=config.groups)
+        self.path = Contracting(in_channels, config.channels, stage)
+        self.heads = nn.ModuleList([GaussianHead(c, config.latent) for c in config.channels])
+
+    def forward(self, x: Tensor) -> tuple[list[Tensor], Gaussian]:
+        features = self.path(x)
+        levels = [head(f.mean((-2, -1), keepdim=True)) for head, f in zip(self.heads, features, strict=True)]
+        mean, log_sigma = (
+            torch.cat([getattr(g, part).flatten(1) for g in levels], 1) for part in ("mean", "log_sigma")
+        )
+        return features, Gaussian(mean, log_sigma)
+
+
+class LevelDecoder(nn.Module):
+    """From coarse to fine: at each level the tiled latents are joined to the level's own maps and to what comes from
+    the next coarser one. own: channels of a level's own maps, finest first."""
+
+    def __init__(self, own: Sequence[int], out_channels: int, config: JProbUNetConfig):
+        super().__init__()
+        self.latent = config.latent
+        below = (*config.channels[1:], 0)
+        self.stages = nn.ModuleList(
+            [
+                conv_stack(extra + config.latent + b, c, config.convs, config.groups)
+                for extra, b, c in zip(own, below, config.channels, strict=True)
+            ]
+        )
+        self.head = nn.Conv2d(config.channels[0], out_channels, 1)
+
+    def forward(self, own: Sequence[Tensor], z: Tensor) -> Tensor:
+        """own: "b c h w" a level, finest first; z: "b levels·latent". Returns "b out h w"."""
+        parts = z.split(self.latent, dim=1)
+        x = None
+        for stage, maps, part in list(zip(self.stages, own, parts, strict=True))[::-1]:
+            tiled = part[:, :, None, None].expand(-1, -1, *maps.shape[-2:])
+            x = stage(torch.cat([maps, tiled] if x is None else [maps, tiled, twice(x)], dim=1))
+        return self.head(x).float()
+
+
+def coordinates(like: Tensor) -> Tensor:
+    """Row and column of every position from -1 to 1, "b 2 h w"."""
+    b, _, h, w = like.shape
+    axes = [torch.linspace(-1, 1, n, device=like.device, dtype=like.dtype) for n in (h, w)]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).expand(b, -1, -1, -1)
+
+
+@register("jprob-unet")
+class JProbUNet(LatentSegmenter):
+    """A latent vector a level with a flow for its prior; image and map are both decoded from it."""
+
+    Config: ClassVar[type[JProbUNetConfig]] = JProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 12}
+
+    def __init__(self, info: DatasetInfo, config: JProbUNetConfig):
+        super().__init__(info, config)
+        self.encoder = LevelEncoder(info.image_channels, config)
+        self.posterior = LevelEncoder(info.image_channels + info.num_classes, config)
+        self.flow = NICE(config.latent * len(config.channels), config.couplings, config.flow_width)
+        self.mask_decoder = LevelDecoder(config.channels, info.num_classes, config)
+        self.image_decoder = LevelDecoder([2] * len(config.channels), info.image_channels, config)
+
+    def encode(self, image: Tensor) -> Condition:
+        """The features, finest first, and the mean and log σ of the prior's Gaussian."""
+        features, gaussian = self.encoder(pad_to_multiple(image, self.config.stride))
+        return Condition((*features, gaussian.mean, gaussian.log_sigma), (image.shape[-2], image.shape[-1]))
+
+    def logits(self, condition: Condition, z: Tensor) -> Tensor:
+        h, w = condition.size
+        return self.mask_decoder(condition.tensors[:-2], z)[..., :h, :w]
+
+    def decode(self, condition: Condition, noise: Noise) -> Tensor:
+        gaussian = Gaussian(*condition.tensors[-2:])
+        return self.logits(condition, self.flow.inverse(draws_from(noise)(gaussian)))
+
+    def log_prior(self, condition: Condition, z: Tensor) -> Tensor:
+        """log p(z | x), "b"."""
+        moved, log_det = self.flow(z)
+        return Gaussian(*condition.tensors[-2:]).log_prob(moved) + log_det
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        config, (h, w) = self.config, image.shape[-2:]
+        reading, noise = self.read(labels, mask, raters, keys)
+        condition = self.encode(image)
+        onehot = reading.one_hot(self.num_classes, config.stride)
+        _, posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))
+        z = draws_from(noise)(posterior)
+        cross_entropy = reading.cross_entropy(self.logits(condition, z)).mean()
+        restored = self.image_decoder([coordinates(f) for f in condition.tensors[:-2]], z)[..., :h, :w]
+        absolute = (restored - image).abs().mean()
+        kl = (posterior.log_prob(z) - self.log_prior(condition, z)).mean()
+        total = cross_entropy + config.image_weight * absolute + config.beta * kl / (h * w)
+        return {
+            "loss": total,
+            "cross_entropy": cross_entropy.detach(),
+            "image": absolute.detach(),
+            "kl": kl.detach(),
+        }

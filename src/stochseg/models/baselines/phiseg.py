@@ -1,0 +1,164 @@
+"""PHiSeg (Baumgartner et al., MICCAI 2019): a hierarchy of spatial latents, each adding detail to the segmentation.
+
+Idea: latents z_L .. z_1 of 2 channels at five resolutions, drawn from coarse to fine, each given the next coarser one
+and the image. A likelihood network sees the latents alone; every level gives logits, and the segmentation is the sum
+of the levels' logits, enlarged to the image's size: level l is what was missing at the coarser levels.
+
+    loss = Σ_l CE(y, Σ_{m ≥ l} up(s_m)) + Σ_l 4^l KL(q(z_l | z_{l+1}, x, y) ‖ p(z_l | z_{l+1}, x)),   z ~ q
+
+with l = 0 the finest level: the weights 4^l make up for the four times fewer positions of each coarser level.
+
+Differs from the original: group normalisation for batch normalisation, so that an image's loss does not depend on its
+neighbours; the widths of the layers that join two levels are those of the level they are at, with two convolutions
+after each enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is
+joined); log σ (clamped smoothly) is predicted for σ by softplus; the whole loss is divided by the number of pixels, a
+constant. Void pixels are no label in the posterior's input.
+
+Cost: the prior's encoder once an image; a sample takes the prior's way down and the likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.core import Noise
+from stochseg.errors import UserError
+from stochseg.models.base import Key
+from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
+from stochseg.models.registry import register
+from stochseg.networks.denoisers import Condition
+from stochseg.networks.latents import Choose, Gaussian, GaussianHead
+from stochseg.networks.pyramids import Contracting, conv_stack, twice
+from stochseg.networks.shapes import pad_to_multiple
+from stochseg.types import DatasetInfo
+
+
+class PHiSegConfig(LatentConfig):
+    """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
+
+    channels: tuple[int, ...] = Field(
+        (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels a resolution, finest first"
+    )
+    convs: int = Field(3, ge=1, description="convolutions a resolution in the encoders; elsewhere two")
+    groups: int = Field(8, ge=1, description="groups of the normalisation")
+    levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")
+    latent: int = Field(2, ge=1, description="channels of a latent level")
+    kl_growth: float = Field(4.0, gt=0, description="the KL of level i weighs this to the power of i; 0 is the finest")
+
+    @property
+    def lift(self) -> int:
+        """How many times the finest latents must be doubled in size to reach the image's."""
+        return len(self.channels) - self.levels
+
+
+class LatentHierarchy(nn.Module):
+    """An encoder, and the way down through the latents: each level sees its features and the next coarser latents."""
+
+    def __init__(self, in_channels: int, config: PHiSegConfig):
+        super().__init__()
+        self.lift = config.lift
+        stack = partial(conv_stack, groups=config.groups)
+        self.encoder = Contracting(in_channels, config.channels, partial(stack, convs=config.convs))
+        widths = config.channels[config.lift :]
+        self.heads = nn.ModuleList([GaussianHead(c, config.latent) for c in widths])
+        self.enlarged = nn.ModuleList([stack(config.latent, c, convs=2) for c in widths[:-1]])
+        self.joined = nn.ModuleList([stack(2 * c, c, convs=2) for c in widths[:-1]])
+
+    def encode(self, x: Tensor) -> list[Tensor]:
+        """Features of the latent levels, finest first."""
+        return self.encoder(x)[self.lift :]
+
+    def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[list[Gaussian], list[Tensor]]:
+        """The distributions of all levels and the latents chosen, both finest first; the coarsest is chosen first."""
+        gaussians, latents = [self.heads[-1](features[-1])], []
+        latents.append(choose(gaussians[0]))
+        for i in reversed(range(len(features) - 1)):
+            above = self.enlarged[i](twice(latents[-1]))
+            gaussians.append(self.heads[i](self.joined[i](torch.cat([features[i], above], dim=1))))
+            latents.append(choose(gaussians[-1]))
+        return gaussians[::-1], latents[::-1]
+
+
+class Likelihood(nn.Module):
+    """Latents, finest first -> logits a level, finest first, each at its own resolution; the finest at the image's."""
+
+    def __init__(self, num_classes: int, config: PHiSegConfig):
+        super().__init__()
+        stack = partial(conv_stack, groups=config.groups)
+        widths = config.channels[: config.levels]
+        self.first = nn.ModuleList([stack(config.latent, c, convs=2) for c in widths])
+        self.lifts = nn.ModuleList([nn.ModuleList([stack(c, c, convs=2) for _ in range(config.lift)]) for c in widths])
+        self.joined = nn.ModuleList([stack(a + b, a, convs=2) for a, b in pairwise(widths)])
+        self.heads = nn.ModuleList([nn.Conv2d(c, num_classes, 1) for c in widths])
+
+    def forward(self, latents: Sequence[Tensor]) -> list[Tensor]:
+        logits: list[Tensor] = []
+        carried = None
+        for i in reversed(range(len(latents))):
+            h = self.first[i](latents[i])
+            for stage in self.lifts[i]:
+                h = stage(twice(h))
+            carried = h if carried is None else self.joined[i](torch.cat([h, twice(carried)], dim=1))
+            logits.append(self.heads[i](carried))
+        return logits[::-1]
+
+
+def cumulative(logits: Sequence[Tensor]) -> list[Tensor]:
+    """Sums of each level's logits with those of all coarser ones, at the finest level's size; finest first."""
+    size, total, out = logits[0].shape[-2:], torch.zeros_like(logits[0], dtype=torch.float32), []
+    for level in reversed(logits):
+        total = total + F.interpolate(level.float(), size=size, mode="nearest")
+        out.append(total)
+    return out[::-1]
+
+
+@register("phiseg")
+class PHiSeg(LatentSegmenter):
+    """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
+
+    Config: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
+
+    def __init__(self, info: DatasetInfo, config: PHiSegConfig):
+        super().__init__(info, config)
+        if config.lift < 0:
+            raise UserError(
+                f"{config.levels} latent levels need as many resolutions, got {len(config.channels)} channels; give "
+                "fewer levels or more channels"
+            )
+        self.prior = LatentHierarchy(info.image_channels, config)
+        self.posterior = LatentHierarchy(info.image_channels + info.num_classes, config)
+        self.likelihood = Likelihood(info.num_classes, config)
+
+    def encode(self, image: Tensor) -> Condition:
+        features = self.prior.encode(pad_to_multiple(image, self.config.stride))
+        return Condition(tuple(features), (image.shape[-2], image.shape[-1]))
+
+    def decode(self, condition: Condition, noise: Noise) -> Tensor:
+        h, w = condition.size
+        _, latents = self.prior.descend(condition.tensors, draws_from(noise))
+        return cumulative(self.likelihood(latents))[0][..., :h, :w]
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        h, w = image.shape[-2:]
+        reading, noise = self.read(labels, mask, raters, keys)
+        padded = pad_to_multiple(image, self.config.stride)
+        seen = torch.cat([padded, reading.one_hot(self.num_classes, self.config.stride)], dim=1)
+        posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
+        prior, _ = self.prior.descend(self.prior.encode(padded), given(latents[::-1]))
+        sums = cumulative(self.likelihood(latents))
+        cross_entropy = torch.stack([reading.cross_entropy(s[..., :h, :w]).mean() for s in sums])
+        kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])
+        weights = self.config.kl_growth ** torch.arange(len(kl), device=kl.device)
+        total = cross_entropy.sum() + (weights * kl).sum() / (h * w)
+        return {"loss": total, "cross_entropy": cross_entropy[0].detach(), "kl": kl.sum().detach()}

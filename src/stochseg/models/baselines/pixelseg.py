@@ -1,0 +1,236 @@
+"""PixelSeg: an autoregressive model of the label map at half resolution (Zhang et al., ACM MM 2022).
+
+Idea: with y the label map at every second pixel, in raster order,
+
+    log p(y | x) = Σ_i log p(y_i | y_1..y_{i-1}, x),     logits_i = A f_i(x) + B g_i(y_1..y_{i-1}),
+
+where f are features of a U-Net and g those of a PixelCNN of 8 masked 7×7 convolutions with 64 channels. A 1×1
+convolution then gives the full resolution from the U-Net's own logits and from the half one.
+
+Loss: cross-entropy at full resolution plus cross-entropy at half resolution with class weights (background 1,
+foreground 3) divided by the number of pixels, against one random rater a step.
+
+Differs from the original:
+- class weights w tilt what is learned to q ∝ w·p; sampling divides by w again, so that frequencies are those of the
+  raters. The released code samples from q;
+- the last convolution also sees the sampled half map, not only its logits, which do not know their own pixel;
+- sweeps hold their random numbers. In the released sweeps each pixel is drawn anew given the others' last values, so
+  that in the end a pixel and those before it come from different draws. With held numbers s sweeps make at least the
+  first s pixels those of the exact raster sample, and the sweeps settle on it; usually long before there are as many
+  as pixels. The released rule is the sampler `gibbs`;
+- normalisation over the channels of a pixel instead of over the batch, which would let pixels see later ones;
+- the weighted cross-entropy is not divided by the sum of its weights, so that an image's loss does not depend on how
+  much foreground its neighbours have;
+- any number of classes: closing fills only background, and the median is the majority of the 3×3 pixels.
+
+Cost: one pass of the U-Net an image; `sweeps` passes of the PixelCNN a sample, at 1/4 of the pixels. The sampler
+`raster` is exact: one small step a pixel, which add up to the arithmetic of a single pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from stochseg.core import Noise, SeededNoise, draw_categorical
+from stochseg.errors import UserError, unknown_name
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
+from stochseg.models.registry import register
+from stochseg.models.sampling import chunks
+from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.networks.pixel_cnn import PixelCNN
+from stochseg.networks.shapes import one_hot
+from stochseg.types import DatasetInfo, Samples
+
+
+class PixelSegConfig(UNetConfig):
+    """The U-Net's shape, the PixelCNN's, the class weights, and how to sample by default."""
+
+    features: int = Field(32, ge=1, description="channels of the image features at half resolution")
+    pixel_width: int = Field(64, ge=1, description="channels of the PixelCNN")
+    pixel_layers: int = Field(8, ge=1, description="masked convolutions of the PixelCNN")
+    pixel_kernel: int = Field(7, ge=1, description="side of a masked convolution, odd")
+    foreground_weight: float = Field(3.0, gt=0, description="class weight of all but class 0 at half resolution")
+    sampler: str = Field("sweeps", description="sweeps, raster (exact) or gibbs (the released rule)")
+    sweeps: int = Field(16, ge=1, description="passes of the PixelCNN a sample, but for raster")
+    smooth: bool = Field(True, description="3×3 closing and median of the samples")
+    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
+
+    @field_validator("pixel_kernel")
+    @classmethod
+    def _odd(cls, value: int) -> int:
+        if value % 2 == 0:
+            raise ValueError("the kernel must have a centre: give an odd number")
+        return value
+
+
+@register("pixelseg")
+class PixelSeg(StochasticSegmenter):
+    """Label maps drawn pixel after pixel at half resolution, then brought to the full one."""
+
+    Config: ClassVar[type[PixelSegConfig]] = PixelSegConfig
+    choices = ("sampler",)
+    log_weights: Tensor
+
+    def __init__(self, info: DatasetInfo, config: PixelSegConfig):
+        super().__init__(info, config)
+        labels = info.num_classes
+        self.unet = UNet(info.image_channels, labels + config.features, config, timed=False)
+        self.to_half = nn.Sequential(
+            nn.Conv2d(config.features, config.features, 2, stride=2), nn.SiLU(), nn.Conv2d(config.features, labels, 1)
+        )
+        self.pixels = PixelCNN(labels, config.pixel_width, config.pixel_layers, config.pixel_kernel)
+        self.from_pixels = nn.Conv2d(config.pixel_width, labels, 1, bias=False)
+        self.full = nn.Conv2d(3 * labels, labels, 1)
+        weights = torch.full((labels,), config.foreground_weight)
+        weights[0] = 1
+        self.register_buffer("log_weights", weights.log()[:, None, None], persistent=False)
+        self.check_options(SamplingOptions())
+
+    def check_options(self, options: SamplingOptions) -> None:
+        super().check_options(options)
+        name = options.sampler or self.config.sampler
+        if name not in SAMPLERS:
+            raise unknown_name("sampler", name, SAMPLERS)
+        if options.steps is not None and options.steps < 1:
+            raise UserError(f"steps, the sweeps of pixelseg, must be at least 1, got {options.steps}")
+
+    # ------------------------------------------------------------------ the two resolutions
+
+    def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Once an image: its logits at full resolution "b l h w" and its share of those at half, "b l h/2 w/2"."""
+        h, w = image.shape[-2:]
+        out = self.unet(pad_to_multiple(image, max(2, self.config.stride)))
+        logits, features = out.split([self.num_classes, self.config.features], dim=1)
+        return logits[..., :h, :w].float(), self.to_half(features)[..., : -(-h // 2), : -(-w // 2)].float()
+
+    def half_logits(self, share: Tensor, onehot: Tensor) -> Tensor:
+        """Logits of every pixel given those before it, "b l h w", tilted by the class weights.
+
+        share: the image's, "b l h w"; onehot: the map "b l h w", all zero where the label is unknown.
+        """
+        return share + self.from_pixels(self.pixels(onehot)).float()
+
+    def log_likelihood(self, image: Tensor, half: Tensor) -> Tensor:
+        """log p(half | image) in nats, "b". half: "b h/2 w/2", a label map at every second pixel."""
+        _, share = self.encode(image)
+        log_p = torch.log_softmax(self.half_logits(share, one_hot(half, self.num_classes)) - self.log_weights, dim=1)
+        return log_p.gather(1, half[:, None]).sum((1, 2, 3))
+
+    def full_logits(self, image_logits: Tensor, half_logits: Tensor, onehot: Tensor) -> Tensor:
+        """The map at half resolution and the image's own logits -> logits at full resolution."""
+        h, w = image_logits.shape[-2:]
+        # The full resolution must not teach the half one: it learns from its likelihood alone.
+        smooth = F.interpolate(half_logits.detach(), scale_factor=2.0, mode="bilinear", align_corners=False)
+        cells = F.interpolate(onehot, scale_factor=2.0, mode="nearest")
+        return self.full(torch.cat([image_logits, smooth[..., :h, :w], cells[..., :h, :w]], dim=1)).float()
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        y, known = one_rating(labels, mask, raters, keys)
+        valid = torch.ones_like(y, dtype=torch.bool) if known is None else known
+        y_half, valid_half = y[:, ::2, ::2], valid[:, ::2, ::2]
+
+        image_logits, share = self.encode(image)
+        onehot = one_hot(y_half, self.num_classes) * valid_half[:, None]
+        half_logits = self.half_logits(share, onehot)
+        weight = self.log_weights.exp().flatten()
+        half = F.cross_entropy(half_logits, y_half, weight, reduction="none").masked_fill(~valid_half, 0.0).mean()
+        full = F.cross_entropy(self.full_logits(image_logits, half_logits, onehot), y, reduction="none")
+        full = full.masked_fill(~valid, 0.0).mean()
+        return {"loss": full + half, "full": full.detach(), "half": half.detach()}
+
+    # ------------------------------------------------------------------ sampling
+
+    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
+        config, device = self.config, image.device
+        sampler = SAMPLERS[options.sampler or config.sampler]
+        b, _, h, w = image.shape
+        image_logits, share = self.encode(image)
+        rows = torch.arange(b, device=device).repeat_interleave(n)
+        streams = [(*key, i) for key in keys for i in range(n)]
+        labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
+        mean = torch.zeros(b, self.num_classes, h, w, device=device)
+        parts = list(chunks(b * n, (h, w), config.chunk))
+        evaluations = 0
+        for number, part in enumerate(parts):
+            local, noise = rows[part], SeededNoise(streams[part], device)
+            half, calls = sampler(self, share[local], noise, options.steps or config.sweeps)
+            onehot = one_hot(half, self.num_classes)
+            logits = self.full_logits(image_logits[local], self.half_logits(share[local], onehot), onehot)
+            p = logits.softmax(1)
+            drawn = draw_categorical(torch.log_softmax(logits, dim=1), noise.uniform((len(local), h, w)))
+            labels[part] = smoothed(drawn, self.num_classes) if config.smooth else drawn
+            mean.index_add_(0, local, p / n)
+            evaluations = max(evaluations, calls + 1)
+            if options.progress is not None:
+                options.progress(number + 1, len(parts))
+        weights = torch.full((b, n), 1 / n, device=device)
+        return Samples(labels.view(b, n, h, w), mean, weights, seed, evaluations)
+
+    def _draw_all(self, share: Tensor, maps: Tensor, u: Tensor) -> Tensor:
+        """Every pixel drawn given the values that `maps` has before it."""
+        logits = self.half_logits(share, one_hot(maps, self.num_classes)) - self.log_weights
+        return draw_categorical(torch.log_softmax(logits, dim=1), u)
+
+
+def by_sweeps(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """All pixels at once, again and again with the same random numbers, until nothing changes: that is the raster
+    sample of these numbers. Fewer sweeps leave it unsettled beyond some pixel."""
+    size = (len(share), *share.shape[-2:])
+    u = noise.uniform(size)
+    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
+    for done in range(sweeps):
+        drawn = model._draw_all(share, maps, u)
+        if torch.equal(drawn, maps):
+            return maps, done + 1
+        maps = drawn
+    return maps, sweeps
+
+
+def by_gibbs(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """The released rule: all pixels at once, given the last map, with new random numbers each time."""
+    size = (len(share), *share.shape[-2:])
+    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
+    for _ in range(sweeps):
+        maps = model._draw_all(share, maps, noise.uniform(size))
+    return maps, sweeps
+
+
+def by_raster(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """Pixel after pixel, exactly; `sweeps` does not matter."""
+    size = (len(share), *share.shape[-2:])
+    u = noise.uniform(size)
+    share = share - model.log_weights
+    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
+    onehot = torch.zeros_like(share)
+    matrix = model.from_pixels.weight.flatten(1)
+    for i, j, features in model.pixels.walk(onehot):
+        log_p = torch.log_softmax(share[:, :, i, j] + F.linear(features, matrix).float(), dim=1)
+        maps[:, i, j] = draw_categorical(log_p[:, :, None, None], u[:, i, j, None, None])[:, 0, 0]
+        onehot[:, :, i, j] = F.one_hot(maps[:, i, j], model.num_classes).to(onehot.dtype)
+    return maps, size[1] * size[2]
+
+
+SAMPLERS: dict[str, Callable[[PixelSeg, Tensor, Noise, int], tuple[Tensor, int]]] = {
+    "gibbs": by_gibbs,
+    "raster": by_raster,
+    "sweeps": by_sweeps,
+}
+"""(model, the image's share of the logits a sample, noise, sweeps) -> (maps at half resolution, network calls)."""
+
+
+def smoothed(labels: Tensor, num_classes: int) -> Tensor:
+    """3×3 closing of the foreground, then the majority of the 3×3 pixels (of two classes: their median). "b h w"."""
+    masks = one_hot(labels, num_classes)[:, 1:]
+    closed = -F.max_pool2d(-F.max_pool2d(masks, 3, stride=1, padding=1), 3, stride=1, padding=1)
+    filled = torch.where((labels == 0) & (closed.amax(1) > 0), closed.argmax(1) + 1, labels)
+    masks = one_hot(filled, num_classes)
+    votes = F.avg_pool2d(F.pad(masks, (1, 1, 1, 1), mode="replicate"), 3, stride=1) * 9
+    return (votes.round() + 0.5 * masks).argmax(1)  # of equal votes, the pixel's own

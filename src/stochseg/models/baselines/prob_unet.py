@@ -1,0 +1,145 @@
+"""Probabilistic U-Net (Kohl et al., NeurIPS 2018): a U-Net with one Gaussian latent for the whole image.
+
+Idea: a vector z of 6 numbers decides which reading of the image a sample is. A prior net predicts p(z | x) from the
+image, a posterior net q(z | x, y) from the image and a rater's map; z is tiled, joined to the last features of the
+U-Net, and a few 1×1 convolutions give the logits. Training draws z from q, sampling from p.
+
+    loss = Σ_pixels CE(y, f(x, z)) + β KL(q(z | x, y) ‖ p(z | x)) + l2 · ½‖weights‖²,   z ~ q,   β = 10
+
+Differs from the original: the whole loss is divided by the number of pixels, a constant, so that it is in nats a pixel
+at any size; log σ is clamped smoothly, against the infinities its users report; the first 1×1 convolution, linear in
+its joined inputs, is computed in two halves, so that the half of the U-Net's features is computed once an image. Void
+pixels are no label in the posterior's input.
+
+Cost: U-Net and prior once an image; a sample takes the 1×1 convolutions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.core import Noise
+from stochseg.models.base import Key
+from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.registry import register
+from stochseg.networks.denoisers import Condition
+from stochseg.networks.latents import Gaussian, GaussianHead
+from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
+from stochseg.networks.shapes import pad_to_multiple
+from stochseg.types import DatasetInfo
+
+
+class ProbUNetConfig(LatentConfig):
+    """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
+
+    channels: tuple[int, ...] = Field(
+        (32, 64, 128, 192, 192), min_length=1, description="channels a level, of the U-Net and of both encoders"
+    )
+    convs: int = Field(3, ge=1, description="convolutions a level")
+    groups: int | None = Field(None, ge=1, description="groups of a normalisation; None: none, as in the paper")
+    latent: int = Field(6, ge=1, description="dimensions of z")
+    combining: int = Field(3, ge=1, description="1×1 convolutions that join z to the features, before the logits")
+    beta: float = Field(10.0, ge=0, description="weight of the KL against the sum of cross-entropies")
+    l2: float = Field(1e-5, ge=0, description="weight of half the squared norm of all parameters")
+
+
+class LatentEncoder(nn.Module):
+    """A contracting path, the mean over all positions, and a Gaussian over "b latent"."""
+
+    def __init__(self, in_channels: int, config: ProbUNetConfig):
+        super().__init__()
+        self.path = Contracting(
+            in_channels, config.channels, lambda a, b: conv_stack(a, b, config.convs, config.groups)
+        )
+        self.head = GaussianHead(config.channels[-1], config.latent)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the Gaussian is predicted from, "b c 1 1"."""
+        return self.path(x)[-1].mean((-2, -1), keepdim=True)
+
+    def forward(self, x: Tensor) -> Gaussian:
+        return self.gaussian(self.features(x))
+
+    def gaussian(self, features: Tensor) -> Gaussian:
+        out = self.head(features)
+        return Gaussian(out.mean.flatten(1), out.log_sigma.flatten(1))
+
+
+class Combiner(nn.Module):
+    """U-Net features "b c h w" and z "b latent" -> logits: z tiled, joined to the features, then 1×1 convolutions."""
+
+    def __init__(self, num_classes: int, config: ProbUNetConfig):
+        super().__init__()
+        width = config.channels[0]
+        first = conv(width + config.latent, width, 1)
+        # The one convolution of [features, tiled z] as a convolution of features and a matrix for z.
+        self.from_features = nn.Conv2d(width, width, 1)
+        self.from_latent = nn.Linear(config.latent, width, bias=False)
+        with torch.no_grad():
+            self.from_features.weight.copy_(first.weight[:, :width])
+            self.from_features.bias.copy_(first.bias)
+            self.from_latent.weight.copy_(first.weight[:, width:, 0, 0])
+        rest = [conv_stack(width, width, config.combining - 1, kernel=1)] if config.combining > 1 else []
+        self.rest = nn.Sequential(nn.ReLU(), *rest, nn.Conv2d(width, num_classes, 1))
+
+    def forward(self, prepared: Tensor, z: Tensor) -> Tensor:
+        """prepared: `from_features` of the features."""
+        return self.rest(prepared + self.from_latent(z)[:, :, None, None])
+
+
+@register("prob-unet")
+class ProbUNet(LatentSegmenter):
+    """One latent vector an image and sample, joined to the U-Net's last features."""
+
+    Config: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
+    Posterior: ClassVar[type[LatentEncoder]] = LatentEncoder
+
+    def __init__(self, info: DatasetInfo, config: ProbUNetConfig):
+        super().__init__(info, config)
+        stage = partial(conv_stack, convs=config.convs, groups=config.groups)
+        self.contracting = Contracting(info.image_channels, config.channels, stage)
+        self.expanding = Expanding(config.channels, stage)
+        self.prior = LatentEncoder(info.image_channels, config)
+        self.posterior = self.Posterior(info.image_channels + info.num_classes, config)
+        self.combiner = Combiner(info.num_classes, config)
+
+    def encode(self, image: Tensor) -> Condition:
+        """The features as the combiner takes them, and the prior's mean and log σ."""
+        padded = pad_to_multiple(image, self.config.stride)
+        *finer, coarsest = self.contracting(padded)
+        prior = self.prior(padded)
+        prepared = self.combiner.from_features(self.expanding(coarsest, finer))
+        return Condition((prepared, prior.mean, prior.log_sigma), (image.shape[-2], image.shape[-1]))
+
+    def logits(self, condition: Condition, z: Tensor) -> Tensor:
+        h, w = condition.size
+        return self.combiner(condition.tensors[0], z)[..., :h, :w].float()
+
+    def decode(self, condition: Condition, noise: Noise) -> Tensor:
+        return self.logits(condition, draws_from(noise)(Gaussian(*condition.tensors[1:])))
+
+    def infer(self, seen: Tensor, prior: Gaussian, noise: Noise) -> tuple[Tensor, Tensor]:
+        """A draw z "b latent" of the posterior given image and labels, and its KL to the prior, "b"."""
+        posterior = self.posterior(seen)
+        return draws_from(noise)(posterior), posterior.kl(prior)
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        config, pixels = self.config, image.shape[-2] * image.shape[-1]
+        reading, noise = self.read(labels, mask, raters, keys)
+        condition = self.encode(image)
+        onehot = reading.one_hot(self.num_classes, config.stride)
+        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
+        z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)
+        cross_entropy, kl = reading.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
+        norm = torch.stack([p.float().square().sum() for p in self.parameters()]).sum()
+        total = cross_entropy + (config.beta * kl + config.l2 * norm / 2) / pixels
+        return {"loss": total, "cross_entropy": cross_entropy.detach(), "kl": kl.detach()}

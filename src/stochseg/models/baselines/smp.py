@@ -1,0 +1,139 @@
+"""Networks of segmentation_models_pytorch and timm, trained with cross-entropy: `smp:architecture/encoder`.
+
+Idea: the deterministic rivals of the paper's tables behind the one interface, here with their parameters in print:
+
+    smp:deeplabv3/resnet50                         39M
+    smp:deeplabv3/resnet101                        58M
+    smp:upernet/resnet101                          83M
+    smp:hrnet/tu-hrnet_w48                         70M
+    smp:upernet/tu-swin_tiny_patch4_window7_224    58M
+
+Any architecture of the library (deeplabv3, upernet, unet, fpn, pspnet, segformer, ...) goes with any of its encoders;
+"tu-..." is any model of timm that gives feature maps. HRNet is built on timm's features. The loss is the cross-entropy
+against one random rater a step,
+
+    loss = E_rater  mean over pixels  -log softmax(f_θ(image))[y],
+
+and samples are the arg-max n times, or independent pixel draws (`draw`).
+
+Differs from the original: the random rater, and encoders that begin with random weights unless `encoder_weights` names
+a file, where the paper's began with those of ImageNet. Note that these networks normalise over the batch: in training
+the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
+evaluation an image depends on itself alone.
+
+Cost: one pass an image, whatever n. Needs the extra `zoo`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from stochseg.errors import UserError
+from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
+from stochseg.models.registry import register_family
+from stochseg.networks import pad_to_multiple
+from stochseg.networks.smp import build_network
+from stochseg.types import DatasetInfo
+
+STRIDE = 32
+"""Sizes are padded to multiples of this, the coarsest level of all these encoders."""
+
+PUBLISHED = {"upernet": {"decoder_channels": 512}}
+"""Options of an architecture in the paper's tables where they are not the library's."""
+
+CONVOLUTIONAL = {
+    "optimizer": "sgd",
+    "lr": 1e-2,
+    "final_lr": 0.0,
+    "power": 0.9,
+    "weight_decay": 5e-5,
+    "warmup": 0,
+    "batch_size": 32,
+    "clip": None,
+}
+TRANSFORMER = {
+    "optimizer": "adamw",
+    "lr": 1e-4,
+    "final_lr": 0.0,
+    "weight_decay": 1e-2,
+    "batch_size": 32,
+    "clip": None,
+}
+"""How the paper trained them on Cityscapes."""
+
+TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
+"""Encoders that are trained as the paper's Swin is."""
+
+
+class SMPConfig(DeterministicConfig):
+    """The encoder's weights to begin with, and options of the library's constructors."""
+
+    encoder_weights: str | None = Field(None, description="a file of pretrained encoder weights; None: random")
+    encoder_depth: int | None = Field(None, ge=1, le=5, description="levels of the encoder; None: the architecture's")
+    decoder_channels: int | tuple[int, ...] | None = Field(None, description="None: the published size")
+    encoder_options: dict[str, bool | int | float | str | tuple[int, ...]] = Field(
+        {}, description="further keywords of a timm encoder, e.g. img_size"
+    )
+
+
+class SMPSegmenter(DeterministicSegmenter):
+    """A class of its own for each name, made by `smp_class`."""
+
+    Config: ClassVar[type[SMPConfig]] = SMPConfig
+    architecture: ClassVar[str]
+    encoder: ClassVar[str]
+
+    def __init__(self, info: DatasetInfo, config: SMPConfig):
+        super().__init__(info, config)
+        self.net = self._build()
+
+    def _build(self, weights: str | None = None) -> Any:
+        config = self.config
+        options: dict[str, Any] = {**PUBLISHED.get(self.architecture, {}), **config.encoder_options}
+        if self.encoder.startswith("tu-swin"):
+            options.setdefault("strict_img_size", False)  # any size, not the one of its pretraining
+        for key in ("encoder_depth", "decoder_channels"):
+            if getattr(config, key) is not None:
+                options[key] = getattr(config, key)
+        return build_network(
+            self.architecture, self.encoder, self.image_channels, self.num_classes, options, weights=weights
+        )
+
+    def load_pretrained(self) -> None:
+        if self.config.encoder_weights is not None:
+            self.net = self._build(self.config.encoder_weights)
+
+    def logits(self, image: Tensor) -> Tensor:
+        h, w = image.shape[-2:]
+        padded = pad_to_multiple(image, STRIDE)
+        try:
+            return self.net(padded)[..., :h, :w].float()
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise UserError(
+                f"{self.name} normalises over the batch and cannot train on {len(image)} image(s) of {h}×{w}; "
+                "give a larger batch_size"
+            ) from None
+
+
+@register_family("smp")
+@cache
+def smp_class(name: str) -> type[SMPSegmenter]:
+    """The class of "smp:architecture/encoder"."""
+    architecture, slash, encoder = name.removeprefix("smp:").partition("/")
+    if not (architecture and slash and encoder):
+        raise UserError(f"expected a name like smp:deeplabv3/resnet50, architecture and encoder, got {name!r}")
+    members = {
+        "name": name,
+        "architecture": architecture.lower(),
+        "encoder": encoder,
+        "training_defaults": TRANSFORMER if TRANSFORMERS.search(encoder) else CONVOLUTIONAL,
+        "__doc__": f"{name}.",
+    }
+    return type("SMPSegmenter", (SMPSegmenter,), members)

@@ -1,0 +1,164 @@
+"""SSN: stochastic segmentation networks (Monteiro et al., NeurIPS 2020).
+
+Idea: the logits of all pixels and classes of an image are one normal vector, whose covariance is low-rank plus
+diagonal; a sample is drawn once and correlated over the whole image.
+
+    η | x ~ N(μ(x), F(x) F(x)^T + diag d(x)),   p(y | x) = E_η  prod_i softmax(η_i)[y_i]
+
+A U-Net gives features; 1×1 convolutions give μ, log d and the r columns of F. The expectation is estimated with m
+draws of η, half of them the mirror images about μ of the others (antithetic):
+
+    loss = - log 1/m  sum_j exp( sum_i log softmax(η_i^j)[y_i] ),   in nats a pixel.
+
+Differs from the original: the backbone is the U-Net shared by all models here. Logits are drawn as
+μ + F ε + sqrt(d) ε', which needs no factorised covariance; the original falls back to a diagonal covariance for a
+whole batch when the factorisation fails in float32, this one for the single image whose covariance cannot be factorised
+in float64 (where the device has it), which is far rarer. The loss is divided by the number of pixels.
+
+Cost: one network pass an image; a sample costs a product of r by the number of logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.core import Noise, SeededNoise, draw_normal
+from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
+from stochseg.models.registry import register
+from stochseg.models.sampling import Report, check_noise, draw_in_chunks
+from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.types import DatasetInfo, Samples
+
+
+@dataclass(frozen=True)
+class LowRankNormal:
+    """Normal vectors "l h w", one an image, of covariance F F^T + diag(d).
+
+    mean: "b l h w"; diagonal d: "b l h w", positive; factor F: "b r l h w", the r columns of F.
+    """
+
+    mean: Tensor
+    diagonal: Tensor
+    factor: Tensor
+
+    def __getitem__(self, rows: Tensor) -> LowRankNormal:
+        """Those of these images, one a row: indices may repeat."""
+        return LowRankNormal(self.mean[rows], self.diagonal[rows], self.factor[rows])
+
+    def deviation(self, common: Tensor, own: Tensor) -> Tensor:
+        """Draws minus the mean, "b m l h w", made of standard normal numbers: common "b m r", own "b m l h w"."""
+        return torch.einsum("bmr,brlhw->bmlhw", common, self.factor) + self.diagonal.sqrt()[:, None] * own
+
+    def draw(self, noise: Noise, m: int) -> Tensor:
+        """m deviations an image, "b m l h w"."""
+        b, r, *shape = self.factor.shape
+        common, own = (draw_normal(noise.uniform((b, m, *size))).to(self.mean) for size in ([r], shape))
+        return self.deviation(common, own)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """x: "b l h w" -> "b", by the Woodbury identity and the determinant lemma: only r×r matrices are solved."""
+        root = torch.linalg.cholesky(self._capacitance())
+        difference = (x - self.mean).flatten(1)
+        scaled = (difference / self.diagonal.flatten(1)).to(root)
+        projected = torch.einsum("brk,bk->br", self.factor.flatten(2).to(root), scaled)
+        half = torch.linalg.solve_triangular(root, projected[..., None], upper=False)[..., 0]
+        distance = (difference * scaled).sum(1) - half.square().sum(1)
+        log_det = self.diagonal.flatten(1).to(root).log().sum(1) + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        return (-0.5 * (distance + log_det + difference.shape[1] * math.log(2 * math.pi))).to(x)
+
+    def guarded(self) -> LowRankNormal:
+        """The same, with a diagonal covariance for the images whose covariance cannot be factorised."""
+        with torch.no_grad():
+            root, failed = torch.linalg.cholesky_ex(self._capacitance())
+            sound = (failed == 0) & root.isfinite().all((-2, -1))
+        if bool(sound.all()):
+            return self
+        zero = torch.zeros((), dtype=self.factor.dtype, device=self.factor.device)
+        return LowRankNormal(self.mean, self.diagonal, torch.where(sound[:, None, None, None, None], self.factor, zero))
+
+    def _capacitance(self) -> Tensor:
+        """I + F^T diag(d)^-1 F, "b r r", as exact as the device allows: its largest eigenvalue may be 1e9."""
+        exact = torch.float32 if self.factor.device.type == "mps" else torch.float64
+        factor = self.factor.flatten(2).to(exact) / self.diagonal.flatten(1).to(exact).sqrt()[:, None]
+        return torch.eye(factor.shape[1], dtype=exact, device=factor.device) + factor @ factor.mT
+
+
+def log_mean_likelihood(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+    """log 1/m sum_j p(labels | logits_j) an image, "b". logits: "b m l h w"; labels, mask: "b h w", False = void."""
+    m = logits.shape[1]
+    index = labels[:, None, None].expand(-1, m, 1, -1, -1)
+    log_p = torch.log_softmax(logits, 2).gather(2, index)[:, :, 0]
+    if mask is not None:
+        log_p = log_p.masked_fill(~mask[:, None], 0.0)
+    return log_p.sum((-2, -1)).logsumexp(1) - math.log(m)
+
+
+class SSNConfig(UNetConfig):
+    """The U-Net's shape, the normal's rank and the number of draws in training."""
+
+    rank: int = Field(10, ge=1, description="columns of the covariance factor")
+    draws: int = Field(20, ge=2, multiple_of=2, description="draws of the logits in the training loss, in pairs")
+    epsilon: float = Field(1e-5, gt=0, description="least variance of a logit of its own")
+    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
+
+
+@register("ssn")
+class SSN(StochasticSegmenter):
+    """A low-rank normal distribution over the logits of the whole image."""
+
+    Config: ClassVar[type[SSNConfig]] = SSNConfig
+    choices = ("noise",)
+
+    def __init__(self, info: DatasetInfo, config: SSNConfig):
+        super().__init__(info, config)
+        self.unet = UNet(info.image_channels, config.base, config, timed=False)
+        # Features of zero would make a factor that is the same at every pixel.
+        self.unet.head[-1].reset_parameters()
+        self.mean = nn.Conv2d(config.base, info.num_classes, 1)
+        self.log_diagonal = nn.Conv2d(config.base, info.num_classes, 1)
+        self.factor = nn.Conv2d(config.base, config.rank * info.num_classes, 1)
+
+    def distribution(self, image: Tensor) -> LowRankNormal:
+        """Of the logits of each image "b c h w"; in float32 whatever the precision of the network."""
+        h, w = image.shape[-2:]
+        features = F.silu(self.unet(pad_to_multiple(image, self.config.stride))[..., :h, :w].float())
+        with torch.autocast(image.device.type, enabled=False):
+            diagonal = self.log_diagonal(features).exp() + self.config.epsilon
+            factor = self.factor(features).unflatten(1, (self.config.rank, self.num_classes))
+            return LowRankNormal(self.mean(features), diagonal, factor).guarded()
+
+    def loss(
+        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    ) -> dict[str, Tensor]:
+        y, known = one_rating(labels, mask, raters, keys)
+        noise = SeededNoise([(*key, 0) for key in keys], image.device)
+        normal = self.distribution(image)
+        with torch.autocast(image.device.type, enabled=False):
+            deviation = normal.draw(noise, self.config.draws // 2)
+            logits = normal.mean[:, None] + torch.cat([deviation, -deviation], 1)
+            likelihood = log_mean_likelihood(logits, y, known)
+        return {"loss": -likelihood.mean() / image[0, 0].numel()}
+
+    def check_options(self, options: SamplingOptions) -> None:
+        super().check_options(options)
+        check_noise(options)
+
+    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
+        normal = self.distribution(image)
+
+        def part(rows: Tensor, noise: Noise, report: Report) -> Tensor:
+            local = normal[rows]
+            report(0)
+            return (local.mean + local.draw(noise, 1)[:, 0]).softmax(1)
+
+        return draw_in_chunks(
+            part, image, n, keys, seed, options, num_classes=self.num_classes, chunk=self.config.chunk
+        )

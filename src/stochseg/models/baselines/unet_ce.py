@@ -1,0 +1,56 @@
+"""The deterministic rival: the same U-Net trained with cross-entropy, one probability map an image.
+
+Idea: what a usual segmentation network makes of several raters. It learns the probability of every label at every pixel
+and nothing of how pixels belong together.
+
+    loss = E_rater  mean over pixels  -log softmax(f_θ(image))[y]
+
+Samples are the arg-max n times, or independent draws of every pixel (`draw="pixels"`).
+
+Differs from the original: the paper has it on Cityscapes, with one label map an image; here one random rater a step, as
+for the other models, and by default the size of the LIDC model (`base=64, multipliers=(1, 1, 2, 2, 4, 4)` is that of
+Cityscapes; without the layers that read the step, 28.7M of its 30M parameters are left).
+
+Cost: one pass an image, whatever n.
+
+Parameters in print: 30M for Cityscapes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
+from stochseg.models.registry import register
+from stochseg.networks import EncoderConfig, UNet, UNetConfig, begin_encoder, make_encoder, pad_to_multiple
+from stochseg.types import DatasetInfo
+
+
+class UNetCEConfig(DeterministicConfig, UNetConfig, EncoderConfig):
+    """The U-Net's shape and image features."""
+
+
+@register("unet-ce")
+class UNetCE(DeterministicSegmenter):
+    """The paper's U-Net without steps, with cross-entropy."""
+
+    Config: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
+    hot = ("unet",)
+
+    def __init__(self, info: DatasetInfo, config: UNetCEConfig):
+        super().__init__(info, config)
+        self.encoder = make_encoder(config, info)
+        features = self.encoder.channels if self.encoder else 0
+        self.unet = UNet(info.image_channels, info.num_classes, config, feature_channels=features, timed=False)
+
+    def load_pretrained(self) -> None:
+        begin_encoder(self.encoder, self.config)
+
+    def logits(self, image: Tensor) -> Tensor:
+        h, w = image.shape[-2:]
+        padded = pad_to_multiple(image, self.config.stride)
+        features = None if self.encoder is None else self.encoder(padded)
+        return self.unet(padded, features=features)[..., :h, :w].float()

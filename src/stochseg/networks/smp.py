@@ -1,0 +1,82 @@
+"""Segmentation networks of the field's libraries by name: every architecture and encoder of
+segmentation_models_pytorch, and HRNet on timm's features. They come with the extra `zoo`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from stochseg.errors import UserError, unknown_name
+from stochseg.extras import require
+from stochseg.networks.hrnet import HRNet
+from stochseg.networks.pretrained import adapt_channels, check_arrived, read_weights
+
+HRNET = "hrnet"
+UNIVERSAL = "tu-"
+"""Prefix of the encoders that segmentation_models_pytorch takes from timm."""
+
+
+def build_network(
+    architecture: str,
+    encoder: str,
+    image_channels: int,
+    num_classes: int,
+    options: Mapping[str, Any],
+    weights: str | Path | None = None,
+) -> nn.Module:
+    """The network, image "b c h w" (h, w multiples of 32) -> logits "b l h w".
+
+    options: keywords of its constructor; weights: a file of the encoder's pretrained weights, under the names that timm
+    (for encoders "tu-...") or segmentation_models_pytorch give them.
+    """
+    known = None if weights is None else read_weights(weights)
+    options = dict(options)
+    if known is not None and encoder.startswith(UNIVERSAL):
+        options["pretrained_cfg_overlay"] = {"file": str(weights)}
+    try:
+        network = _build(architecture, encoder, image_channels, num_classes, options)
+        if known is not None:
+            if not encoder.startswith(UNIVERSAL):
+                _fill(network.encoder, known)
+            check_arrived(network.encoder, known, str(weights))
+    except UserError:
+        raise
+    except (KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:
+        detail = str(error.args[0] if error.args else error).splitlines()[0]
+        if known is not None:
+            raise UserError(f"pretrained weights: {weights} is of another network than {encoder}: {detail}") from error
+        raise UserError(f"smp:{architecture}/{encoder} cannot be built with {options}: {detail}") from error
+    return network
+
+
+def _build(
+    architecture: str, encoder: str, image_channels: int, num_classes: int, options: Mapping[str, Any]
+) -> nn.Module:
+    if architecture == HRNET:
+        if not encoder.startswith(UNIVERSAL + "hrnet"):
+            raise UserError(f"smp:hrnet/...: expected an HRNet of timm such as tu-hrnet_w48, got {encoder!r}")
+        return HRNet(encoder.removeprefix(UNIVERSAL), image_channels, num_classes, options)
+    smp = require("segmentation_models_pytorch", "zoo", "a model named smp:...")
+    if architecture not in smp.MODEL_ARCHITECTURES_MAPPING:
+        raise unknown_name("architecture", architecture, [HRNET, *smp.MODEL_ARCHITECTURES_MAPPING])
+    return smp.create_model(
+        architecture,
+        encoder,
+        encoder_weights=True if "pretrained_cfg_overlay" in options else None,
+        in_channels=image_channels,
+        classes=num_classes,
+        **options,
+    )
+
+
+def _fill(encoder: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load what the encoder has; an input convolution for RGB is adapted to the encoder's channels."""
+    own = encoder.state_dict()
+    fitting = {key: value for key, value in weights.items() if key in own}
+    for key, value in fitting.items():
+        if value.ndim == 4 and value.shape[1] == 3 != own[key].shape[1]:
+            fitting[key] = adapt_channels(value, own[key].shape[1])
+    nn.Module.load_state_dict(encoder, fitting, strict=False)

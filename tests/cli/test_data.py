@@ -1,0 +1,154 @@
+"""`stochseg data …`: from a folder to a checked store and a contact sheet, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from stochseg.data import Store
+from stochseg.data.example import write_example_folder
+from stochseg.data.folder_init import init_folder
+from stochseg.evaluation.data_checks import check_data
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An example folder, described, its patients kept together."""
+    root = write_example_folder(tmp_path / "mine", count=48, size=16)
+    init_folder(root)
+    text = (root / "dataset.yaml").read_text().replace("group: null", 'group: "^(P[0-9]+)-"')
+    (root / "dataset.yaml").write_text(text)
+    (root / "splits.json").unlink()
+    init_folder(root)
+    return root
+
+
+def test_from_a_folder_to_a_trained_model(run, tmp_path):
+    """The five commands of docs/own_data.md."""
+    mine, out = tmp_path / "mine", tmp_path / "run"
+    assert run("data", "example", mine, "--count", 40, "--size", 16)[0] == 0
+    assert run("data", "init", mine)[0] == 0
+    assert run("data", "check", mine)[0] == 0
+    tiny = "model.options={tower: [4, 8], light: [4, 4], tower_blocks: 1, components: 2, num_steps: 4, steps: 2}"
+    small = ("steps=3", "batch_size=4", "validation={every: 3, images: 2, samples: 2}")
+    assert run("train", "small", tiny, *small, "--data", mine, "--out", out)[0] == 0
+    code, shown, _ = run("evaluate", out, "--samples", 4, "--limit", 2)
+    assert code == 0
+    assert "GED, n = 4" in shown
+    assert (out / "evaluation" / "index.html").exists()
+    config = yaml.safe_load((out / "train.yaml").read_text())
+    assert config["data"]["name"] == "folder"
+    assert config["data"]["augment"] == "flip-rotate", "what the recipe says of its data beyond the place is kept"
+
+
+def test_an_example_that_is_interrupted_leaves_nothing(tmp_path):
+    def stop(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_example_folder(tmp_path / "mine", count=5, size=16, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+    write_example_folder(tmp_path / "mine", count=5, size=16)
+
+
+def test_import_check_show(run, folder, tmp_path):
+    store, sheet = tmp_path / "mine.h5", tmp_path / "sheet.png"
+    code, out, _ = run("data", "import", "folder", folder, store)
+    assert code == 0
+    assert re.search(r"train: \d+ examples of \d+ groups", out)
+    sizes = {split: len(Store(split, path=str(store))) for split in ("train", "val", "test")}
+    assert sum(sizes.values()) == 48
+    code, out, _ = run("data", "check", store)
+    assert code == 0
+    row = next(line for line in out.splitlines() if "examples" in line)
+    assert [int(n) for n in re.findall(r"\d+", row)] == [sizes[s] for s in ("test", "train", "val")]
+    assert "no problems found" in out
+    assert run("data", "show", store, "--out", sheet, "--count", 7)[0] == 0
+    picture = np.asarray(Image.open(sheet))
+    assert picture.shape[0] > 200
+    assert picture.std() > 10
+
+
+def test_check_finds_every_problem_and_goes_on(run, folder):
+    """A cut file and the same image in two splits: both are told, exit code 1."""
+    splits = json.loads((folder / "splits.json").read_text())
+    train, test = splits["train"], splits["test"]
+    (folder / "images" / f"{test[0]}.png").write_bytes((folder / "images" / f"{train[0]}.png").read_bytes())
+    cut = folder / "images" / f"{train[1]}.png"
+    cut.write_bytes(cut.read_bytes()[:50])
+    code, out, err = run("data", "check", folder)
+    assert code == 1
+    assert f"{train[1]}.png cannot be read" in err
+    assert f"one image in several splits: {test[0]} (test), {train[0]} (train)" in err
+    assert "examples" in out, "the table is shown all the same"
+
+
+def test_check_finds_a_patient_in_two_splits(run, folder, tmp_path):
+    """Which `import` would have refused, in a store that something else wrote."""
+    store = tmp_path / "mine.h5"
+    assert run("data", "import", "folder", folder, store)[0] == 0
+    with h5py.File(store, "r+") as handle:
+        rows = handle["examples"][()]
+        rows["group"][rows["split"] == b"test"] = rows["group"][rows["split"] == b"train"][0]
+        handle["examples"][...] = rows
+    code, _, err = run("data", "check", store)
+    assert code == 1
+    assert re.search(r"group 'P\d+' is in several splits: test, train", err)
+
+
+def test_facts_are_those_of_the_files(folder):
+    report = check_data(folder)
+    splits = json.loads((folder / "splits.json").read_text())
+    for split, facts in report.splits.items():
+        ids = splits[split]
+        assert facts.examples == len(ids)
+        assert facts.groups == {name.split("-")[0] for name in ids}
+        maps = {
+            name: [np.asarray(Image.open(file)) > 0 for file in sorted(folder.glob(f"labels/*/{name}.png"))]
+            for name in ids
+        }
+        assert facts.raters == {k: sum(len(m) == k for m in maps.values()) for k in {len(m) for m in maps.values()}}
+        drawn = [sum(bool(m.any()) for m in of) for of in maps.values()]
+        assert facts.drawn == {n: drawn.count(n) for n in set(drawn)}
+        agreement = [
+            np.mean([_iou(a, b) for i, a in enumerate(of) for j, b in enumerate(of) if i != j])
+            for of in maps.values()
+            if len(of) > 1
+        ]
+        assert np.mean(facts.agreement) == pytest.approx(np.mean(agreement))
+
+
+def _iou(a: np.ndarray, b: np.ndarray) -> float:
+    return 1.0 if not (a | b).any() else (a & b).sum() / (a | b).sum()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("import", "nonsense", ".", "x.h5"), "unknown kind of data 'nonsense'; known: camvid"),
+        (("import", "folder", "nowhere", "x.h5"), "nowhere does not exist"),
+        (("check", "nowhere.h5"), "no data at nowhere.h5"),
+        (("show", "nowhere.h5"), "no data at nowhere.h5"),
+        (("init", "nowhere"), "nowhere: expected a folder"),
+    ],
+)
+def test_mistakes_are_answered(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("data", *arguments)
+    assert code == 2
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lidc_recipe_says_how_to_get_its_data(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("train", "lidc-9m")
+    assert code == 2
+    assert "no data at data/lidc.h5; make it with: stochseg data import" in err

@@ -1,0 +1,304 @@
+"""LIDC importers on files the tests write, in the layouts that people download."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from stochseg.data import Store, plan_import, write_store
+from stochseg.data.importers.lidc import published_split
+from stochseg.data.unpickle import read_arrays
+from stochseg.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def write_png(file: Path, array: np.ndarray) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(file)
+
+
+@pytest.fixture
+def slices(tmp_path) -> Path:
+    """Two patients with two nodules of two slices."""
+    root = tmp_path / "LIDC-IDRI-slices"
+    for patient in ("LIDC-IDRI-0001", "LIDC-IDRI-0003"):
+        for nodule in range(2):
+            for i in range(2):
+                folder = root / patient / f"nodule-{nodule}"
+                write_png(folder / "images" / f"slice-{i}.png", RNG.integers(0, 256, (16, 16), dtype=np.uint8))
+                for k in range(4):
+                    mask = np.zeros((16, 16), np.uint8)
+                    mask[4 : 6 + k, 5:9] = 255 * (k != i)
+                    write_png(folder / f"mask-{k}" / f"slice-{i}.png", mask)
+    return tmp_path
+
+
+def zipped(folder: Path, file: Path) -> Path:
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(folder.rglob("*.png")):
+            archive.write(path, path.relative_to(folder))
+    return file
+
+
+def imported(kind: str, source: Path, out: Path) -> list:
+    write_store(plan_import(kind, source), out)
+    examples = []
+    for split in ("train", "val", "test"):
+        try:
+            data = Store(split, path=str(out))
+        except UserError:
+            continue
+        examples += [(split, *data.read(i), data[i]) for i in range(len(data))]
+    return sorted(examples, key=lambda row: row[3].id)
+
+
+def test_slices_from_a_folder_and_from_the_zip_are_the_same(slices, tmp_path):
+    folder = imported("lidc-slices", slices, tmp_path / "a.h5")
+    archive = imported("lidc-slices", zipped(slices, tmp_path / "x.zip"), tmp_path / "b.h5")
+    assert len(folder) == len(archive) == 8
+    for (split, image, labels, example), (_, image_z, labels_z, example_z) in zip(folder, archive, strict=True):
+        assert example.id == example_z.id
+        assert split == published_split(example.group)
+        np.testing.assert_array_equal(image, image_z)
+        np.testing.assert_array_equal(labels, labels_z)
+        assert set(np.unique(labels)) <= {0, 1}
+        assert labels.shape == (4, 16, 16)
+    first = folder[0]
+    source = slices / "LIDC-IDRI-slices/LIDC-IDRI-0001/nodule-0/images/slice-0.png"
+    np.testing.assert_array_equal(first[1][..., 0], np.asarray(Image.open(source)))
+    assert [int(m.sum()) for m in first[2]] == [0, 12, 16, 20]
+
+
+def test_the_published_split_is_what_it_was():
+    """Changing it would move patients between train and test for everybody."""
+    # sha256 of the id modulo 100 is 27, 92, 28, 78, 12, 2: below 64 train, below 80 val, else test.
+    assert [published_split(f"LIDC-IDRI-{i:04d}") for i in (1, 2, 3, 5, 7, 11)] == [
+        "train",
+        "test",
+        "train",
+        "val",
+        "train",
+        "train",
+    ]
+
+
+def test_a_slice_without_masks_is_named(slices, tmp_path):
+    for mask in slices.rglob("nodule-1/mask-*/slice-1.png"):
+        mask.unlink()
+    with pytest.raises(UserError, match=r"nodule-1/images/slice-1.png has no label map"):
+        plan_import("lidc-slices", slices)
+
+
+def test_a_truncated_png_is_named_and_nothing_is_written(slices, tmp_path):
+    bad = next(slices.rglob("mask-2/slice-1.png"))
+    bad.write_bytes(bad.read_bytes()[:40])
+    with pytest.raises(UserError, match=r"mask-2/slice-1.png cannot be read as an image"):
+        write_store(plan_import("lidc-slices", slices), tmp_path / "a.h5")
+    assert not list(tmp_path.glob("*.h5"))
+    assert not list(tmp_path.glob(".*.import"))
+
+
+def test_a_mask_of_another_size_or_of_grey_values_is_named(slices, tmp_path):
+    target = next(slices.rglob("mask-1/slice-0.png"))
+    write_png(target, np.zeros((8, 16), np.uint8))
+    with pytest.raises(UserError, match=r"mask-1/slice-0.png: expected a label map of 16×16 like its image, got"):
+        write_store(plan_import("lidc-slices", slices), tmp_path / "a.h5")
+    write_png(target, np.full((16, 16), 90, np.uint8))
+    with pytest.raises(UserError, match=r"mask-1/slice-0.png: expected a mask of 0 and 255, got values \[90\]"):
+        write_store(plan_import("lidc-slices", slices), tmp_path / "a.h5")
+
+
+def test_a_zip_that_points_outside_is_refused(tmp_path):
+    file = tmp_path / "evil.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("../LIDC-IDRI-0001/nodule-0/images/slice-0.png", b"x")
+    with pytest.raises(UserError, match="points outside the archive"):
+        plan_import("lidc-slices", file)
+
+
+def test_the_wrong_kind_or_place_is_said(slices, tmp_path):
+    with pytest.raises(UserError, match=r"unknown kind of data 'lidc'; known: .*lidc-slices"):
+        plan_import("lidc", slices)
+    with pytest.raises(UserError, match="does not exist"):
+        plan_import("lidc-slices", tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="nothing to import as 'lidc-slices'"):
+        write_store(plan_import("lidc-slices", tmp_path / "empty"), tmp_path / "a.h5")
+
+
+# ---------------------------------------------------------------------- LIDCv1
+
+
+def v1_content(whole: bool = True) -> dict:
+    content = {}
+    for i in range(4):
+        image = RNG.integers(0, 256, (12, 12)) / 255 if whole else RNG.random((12, 12))
+        masks = [(RNG.random((12, 12)) < 0.2).astype(np.float64) for _ in range(4)]
+        content[f"slice_{i}"] = {"image": image, "masks": masks, "series_uid": f"1.2.{i // 2}"}
+    return content
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_the_pickle_is_read_in_every_protocol(tmp_path, protocol):
+    content = v1_content()
+    file = tmp_path / "data_lidc.pickle"
+    file.write_bytes(pickle.dumps(content, protocol))
+    rows = imported("lidc-v1", file, tmp_path / "a.h5")
+    for split, image, labels, example in rows:
+        source = content[example.id]
+        assert image.dtype == np.uint8
+        np.testing.assert_allclose(image[..., 0] / 255, source["image"], atol=1e-9)
+        np.testing.assert_array_equal(labels, np.stack(source["masks"]))
+        assert (example.group, split) == (source["series_uid"], published_split(source["series_uid"]))
+
+
+def test_intensities_that_are_not_bytes_are_kept(tmp_path):
+    content = v1_content(whole=False)
+    file = tmp_path / "data_lidc.pickle"
+    file.write_bytes(pickle.dumps(content))
+    for _, image, _, example in imported("lidc-v1", file, tmp_path / "a.h5"):
+        assert image.dtype == np.float32
+        np.testing.assert_allclose(image[..., 0] / 255, content[example.id]["image"], atol=1e-6)
+
+
+@pytest.mark.parametrize("rater_last", [True, False])
+def test_the_hdf5_file_keeps_its_splits(tmp_path, rater_last):
+    content = list(v1_content().values())
+    file = tmp_path / "data_lidc.hdf5"
+    with h5py.File(file, "w") as out:
+        for i, split in enumerate(("train", "val", "test")):
+            part = content[i : i + 1]
+            masks = np.stack([np.stack(v["masks"]) for v in part])
+            out[f"{split}/images"] = np.stack([v["image"] - 0.5 for v in part])
+            out[f"{split}/labels"] = masks.transpose(0, 2, 3, 1) if rater_last else masks
+            out[f"{split}/uids"] = np.array([100 + i])
+    rows = imported("lidc-v1", file, tmp_path / "a.h5")
+    assert [(split, example.group) for split, _, _, example in rows] == [
+        ("test", "series 102"),
+        ("train", "series 100"),
+        ("val", "series 101"),
+    ]
+    np.testing.assert_allclose(rows[1][1][..., 0] / 255, content[0]["image"], atol=1e-9)
+    np.testing.assert_array_equal(rows[1][2], np.stack(content[0]["masks"]))
+
+
+def test_a_damaged_hdf5_file_is_told_as_what_it_is(tmp_path):
+    value, file = next(iter(v1_content().values())), tmp_path / "data_lidc.hdf5"
+    image = value["image"][None] - 0.5
+    with h5py.File(file, "w") as out:
+        for i, split in enumerate(("train", "val", "test")):
+            out.create_dataset(f"{split}/images", data=image, chunks=image.shape, fletcher32=True)
+            out[f"{split}/labels"] = np.stack(value["masks"])[None]
+            out[f"{split}/uids"] = np.array([100 + i])
+        place = out["val/images"].id.get_chunk_info(0).byte_offset
+    content = bytearray(file.read_bytes())
+    content[place : place + 8] = bytes(8)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"data_lidc\.hdf5: slice val-00000 cannot be read"):
+        imported("lidc-v1", file, tmp_path / "a.h5")
+    assert not (tmp_path / "a.h5").exists()
+
+
+class Evil:
+    """Would make a file if it were unpickled the usual way."""
+
+    def __init__(self, target: Path):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_that_runs_code_is_refused_by_name(tmp_path, protocol):
+    target, file = tmp_path / "ran", tmp_path / "evil.pickle"
+    file.write_bytes(pickle.dumps({"slice": Evil(target)}, protocol))
+    with pytest.raises(UserError, match=r"holds more than arrays: the name (posix|nt|os).system; refused"):
+        plan_import("lidc-v1", file)
+    assert not target.exists()
+
+
+def test_harmless_classes_are_refused_too(tmp_path):
+    file = tmp_path / "odd.pickle"
+    file.write_bytes(pickle.dumps(OrderedDict(a=1)))
+    with pytest.raises(UserError, match="collections.OrderedDict"):
+        read_arrays(file)
+
+
+def test_numpy_functions_that_load_files_are_refused(tmp_path):
+    """Only the constructors of arrays are let through, not everything of numpy."""
+    file = tmp_path / "odd.pickle"
+    file.write_bytes(b"cnumpy\nload\n(S'/etc/hostname'\ntR.")
+    with pytest.raises(UserError, match="numpy.load"):
+        read_arrays(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x05", b"not a pickle", pickle.dumps([1, 2])[:-1]])
+def test_a_damaged_pickle_is_said(tmp_path, content):
+    file = tmp_path / "cut.pickle"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"cut\.pickle is not a whole pickle .*download it again"):
+        plan_import("lidc-v1", file)
+
+
+def test_a_pickle_of_something_else_is_said(tmp_path):
+    file = tmp_path / "other.pickle"
+    file.write_bytes(pickle.dumps({"a": {"image": np.zeros((2, 2))}}))
+    with pytest.raises(UserError, match="lacks image, masks or series_uid"):
+        plan_import("lidc-v1", file)
+
+
+# ---------------------------------------------------------------------- LIDCv2
+
+
+@pytest.mark.parametrize("folder", ["lesions", "gt"])
+def test_v2_keeps_the_splits_of_its_folders(tmp_path, folder):
+    root = tmp_path / "lidc_crops"
+    for split, patient in (("train", 1), ("val", 2), ("test", 3)):
+        name = f"LIDC-IDRI-{patient:04d}_slice_7"
+        write_png(root / split / "images" / f"{name}.png", np.full((8, 8), patient, np.uint8))
+        for k in range(4):
+            write_png(root / split / folder / f"{name}_l{k}.png", np.full((8, 8), 255 * (k > 1), np.uint8))
+    rows = imported("lidc-v2", tmp_path, tmp_path / "a.h5")
+    assert [(split, example.group, int(image[0, 0, 0])) for split, image, _, example in rows] == [
+        ("test", "LIDC-IDRI-0003", 3),
+        ("train", "LIDC-IDRI-0001", 1),
+        ("val", "LIDC-IDRI-0002", 2),
+    ]
+    assert all(labels[:, 0, 0].tolist() == [0, 0, 1, 1] for _, _, labels, _ in rows)
+
+
+def test_v2_with_a_folder_a_patient(tmp_path):
+    """As it was published: slices of different patients have the same name."""
+    root = tmp_path / "lidc_crops" / "train"
+    for patient in (1, 2):
+        slice_ = f"LIDC-IDRI-{patient:04d}/z-105.0_c0"
+        write_png(root / "images" / f"{slice_}.png", np.full((8, 8), patient, np.uint8))
+        for k in range(4):
+            write_png(root / "gt" / f"{slice_}_l{k}.png", np.full((8, 8), 255, np.uint8))
+    rows = imported("lidc-v2", tmp_path, tmp_path / "a.h5")
+    assert [(example.id, example.group, int(image[0, 0, 0])) for _, image, _, example in rows] == [
+        ("train/LIDC-IDRI-0001/z-105.0_c0", "LIDC-IDRI-0001", 1),
+        ("train/LIDC-IDRI-0002/z-105.0_c0", "LIDC-IDRI-0002", 2),
+    ]
+
+
+def test_v2_takes_one_folder_of_masks_and_any_place_above_it(tmp_path):
+    """With both lesions/ and gt/ only one is read, and a folder called images further up does not confuse."""
+    root = tmp_path / "images" / "lidc_crops" / "train"
+    write_png(root / "images" / "a.png", np.zeros((8, 8), np.uint8))
+    for folder, value in (("lesions", 255), ("gt", 0)):
+        for k in range(4):
+            write_png(root / folder / f"a_l{k}.png", np.full((8, 8), value, np.uint8))
+    ((_, _, labels, _),) = imported("lidc-v2", tmp_path, tmp_path / "a.h5")
+    assert labels.shape == (4, 8, 8)
+    assert labels.all()
