@@ -3,7 +3,7 @@
 python benchmarks/budget.py data/lidc.h5 lidc-fast-s:1=runs/fast ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
 
 A run is given as name:cores=folder (OMP_NUM_THREADS=1 stochseg compare METHOD … --budget 60m, or any other of the same
-core-minutes). The last weights of all are scored on the same images, the centre of the val slices, to which the
+core-minutes). The last weights of all are scored on the same images, the center of the val slices, to which the
 two-tower model is held anyway; with the model's own noise and, where that is another, with independent noise.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     keep_freed_memory()
-    data = open_dataset("store", "val", path=str(arguments.data), centre=CENTRE)
+    data = open_dataset("store", "val", path=str(arguments.data), center=CENTRE)
     runs = []
     for text in arguments.runs:
         about, _, folder = text.partition("=")

@@ -68,7 +68,7 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     train(settings_of(name, arguments), folder, resume=True, device="cpu", console=Console(stderr=True))
     model = load(folder / "last")
     val = Resized(open_path(arguments.data, "val"), tuple(arguments.size))
-    sampling = with_engine(model, arguments.engine) if model.hot else model
+    sampling = with_engine(model, arguments.engine) if model.accelerated_modules else model
     scores = fusion_miou(sampling, val, counts=COUNTS, limit=arguments.limit)
     height, width = arguments.size
     row: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
 OMP_NUM_THREADS=1 python benchmarks/compare.py data/lidc.h5 --runs runs/compare
 
-What it does is `stochseg compare` with the terms below: the centre of the slices, where the nodule is; ten minutes of
-one core of training each with one optimiser; 16 samples of 100 val slices, from at most 10 denoising steps. What the
+What it does is `stochseg compare` with the terms below: the center of the slices, where the nodule is; ten minutes of
+one core of training each with one optimizer; 16 samples of 100 val slices, from at most 10 denoising steps. What the
 terms do not name is a method's own: `flow-ssn` and `smp` have a weight decay, `car` a second network with a learning
 rate of its own. Finished rows are kept in --runs; methods may be given to several calls on several cores, and a last
 call with none writes the table, whose commit is that of this last call: rows may be of earlier ones.
@@ -21,7 +21,7 @@ from stochseg.models import MODELS
 METHODS = (*MODELS, "smp:deeplabv3/resnet50")
 BUDGET = "10m"
 TERMS = (
-    "data.options.centre=64",
+    "data.options.center=64",
     "data.augment=flip-rotate",
     "batch_size=16",
     "optimizer=adam",

@@ -67,7 +67,7 @@ def main() -> None:
         row["probability_off"] = round(torch.stack(off).mean().item(), 4)
         for name in MEASURES:
             found = coverage(ours[name], theirs[name], 0.9)
-            row[f"covered_{name.replace(' ', '_')}"] = round(found.randomised, 4)
+            row[f"covered_{name.replace(' ', '_')}"] = round(found.randomized, 4)
             row[f"covered_{name.replace(' ', '_')}_closed"] = round(found.closed, 4)
         rows.append(row)
         print(row, flush=True)

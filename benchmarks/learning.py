@@ -1,6 +1,6 @@
 """Does the model learn the distribution? `phantom-tiny` and its deterministic rival, on phantoms with a known truth.
 
-Both train with the same data, steps, batch, optimiser and network. The rival is a diffusion of one step, from noise
+Both train with the same data, steps, batch, optimizer and network. The rival is a diffusion of one step, from noise
 that tells nothing: the network alone with cross-entropy, whose most likely map is the same at every draw. Both are
 judged against the raters and against the truth itself, on phantoms of a seed of their own: the recipe was chosen by
 looking at phantoms of the recipe's seed.
@@ -37,7 +37,7 @@ REPORTED = (
 
 def rival(config: TrainConfig) -> TrainConfig:
     """The same run as a deterministic segmenter."""
-    options = {**config.model.options, "num_steps": 1, "steps": 1, "components": 1}
+    options = {**config.model.options, "num_timesteps": 1, "steps": 1, "components": 1}
     return config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
 
 

@@ -29,7 +29,7 @@ def phantom_store(folder: Path, count: int, size: int) -> Store:
     data = Phantoms("train", size=size, count=count, raters=RATERS)
 
     def read(i: int) -> Record:
-        return Record(data[i].id, data[i].id, "train", data.raw(i)[..., None], data[i].labels.numpy().astype(np.uint8))
+        return Record(data[i].id, data[i].id, "train", data.raw(i)[..., None], data[i].raters.numpy().astype(np.uint8))
 
     items = [Item(data[i].id, data[i].id, "train", partial(read, i)) for i in range(count)]
     plan = Plan(data.info, Provenance(kind="phantom", source="generated"), items, RATERS)
@@ -47,7 +47,7 @@ def as_files(store: Store, folder: Path) -> Callable[[int], Example]:
     def read(i: int) -> Example:
         pixels = torch.from_numpy(np.array(Image.open(folder / f"{i}.png")))[None]
         labels = np.stack([np.array(Image.open(folder / f"{i}-{k}.png")) for k in range(RATERS)])
-        return Example(store.info.normalisation(pixels), torch.from_numpy(labels.astype(np.int64)), str(i))
+        return Example(store.info.normalization(pixels), torch.from_numpy(labels.astype(np.int64)), str(i))
 
     return read
 

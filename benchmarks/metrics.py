@@ -76,9 +76,9 @@ def blobs(count: int, size: int, radius: float, generator: torch.Generator) -> t
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
-    centre = size / 2 + 0.1 * radius * size * normal(count, 2, 1, 1)
+    center = size / 2 + 0.1 * radius * size * normal(count, 2, 1, 1)
     grid = torch.arange(size, dtype=torch.float32)
-    y, x = grid[:, None] - centre[:, 0], grid[None] - centre[:, 1]
+    y, x = grid[:, None] - center[:, 0], grid[None] - center[:, 1]
     angle = torch.atan2(y, x)
     edge = 1 + 0.2 * normal(count, 1, 1)
     for wave in (2, 3, 5):

@@ -35,7 +35,7 @@ def main() -> None:
     bins: list[CalibrationBins] = []
 
     def collect(_: int, batch: Batch, out: Samples) -> None:
-        bins.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=LIKELY))
+        bins.append(foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY))
 
     for noise in dict.fromkeys((model.config.noise, "independent")):
         for seed in range(arguments.seeds):

@@ -156,7 +156,7 @@ def main() -> None:
         parser.error(f"--table: nothing was found in {kept}; call without --table first")
     most = max(results, key=lambda way: way[1])
     results = {way: values for way, values in results.items() if values.keys() & results[most].keys()}
-    every_step = load(arguments.model).config.num_steps
+    every_step = load(arguments.model).config.num_timesteps
     table: list[dict[str, object]] = []
     curves: dict[str, dict[int, dict[str, object]]] = {}
     for (sampler, steps), values in results.items():

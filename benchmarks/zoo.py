@@ -41,8 +41,8 @@ TRAINING = (
 LIDC = """\
 ## Measured: LIDC
 
-Every method had ten minutes of one CPU core with the same optimiser and saw the central 64×64 of the slices
-(`data.options.centre=64`); scored on 100 val slices, 16 samples each, from at most 10 denoising steps. So little time
+Every method had ten minutes of one CPU core with the same optimizer and saw the central 64×64 of the slices
+(`data.options.center=64`); scored on 100 val slices, 16 samples each, from at most 10 denoising steps. So little time
 favours what learns fast: this ranks methods by what they reach in it, not by what they are at the end of a long
 training; all began with random weights. [benchmarks/compare.py](../benchmarks/compare.py) has all terms; `stochseg
 compare` takes any others.
@@ -117,7 +117,7 @@ def passes(model: StochasticSegmenter) -> int:
     config = model.config
     if hasattr(config, "sweeps"):
         return config.sweeps + 1  # and one for the full resolution
-    return getattr(config, "steps", None) or getattr(config, "num_steps", 1)
+    return getattr(config, "steps", None) or getattr(config, "num_timesteps", 1)
 
 
 def classes(name: str) -> str:

@@ -25,13 +25,13 @@ def contact_sheet(data: Phantoms, indices: range) -> Figure:
     for column, i in zip(axes.T, indices, strict=True):
         truth = data.truth(i)
         for row, axis in enumerate(column):
-            axis.imshow(show_image(data[i].image, data.info.normalisation))
+            axis.imshow(show_image(data[i].image, data.info.normalization))
             axis.set_axis_off()
             axis.set_title(f"{truth.names[row]}  {truth.probabilities[row]:.0%}", fontsize=8, pad=3)
             for label in range(1, data.info.num_classes):
                 region = (truth.modes[row] == label).numpy()
                 if region.any():
-                    axis.contour(region, levels=[0.5], colors=data.info.colours[label], linewidths=1.3)
+                    axis.contour(region, levels=[0.5], colors=data.info.colors[label], linewidths=1.3)
     return figure
 
 

@@ -26,7 +26,7 @@ TINY_RUN = {
     "data": {"name": "phantom", "options": {"size": 8}, "train": {"count": 10}, "val": {"count": 4}},
     "model": {
         "name": "ccdm",
-        "options": {"base": 4, "multipliers": [1, 2], "blocks": 1, "num_steps": 8, "steps": 2},
+        "options": {"base": 4, "multipliers": [1, 2], "blocks": 1, "num_timesteps": 8, "steps": 2},
     },
     "steps": 6,
     "batch_size": 4,
@@ -46,7 +46,7 @@ def tiny_run() -> Callable[..., TrainConfig]:
 
 @pytest.fixture
 def folder_root(tmp_path) -> Path:
-    """A folder data set of 8×8 grey images: void 255, two raters of whom the second skipped image "b"."""
+    """A folder data set of 8×8 gray images: void 255, two raters of whom the second skipped image "b"."""
     root = tmp_path / "slices"
     rng = np.random.default_rng(0)
     for folder in ("images", "labels/anna", "labels/ben"):
@@ -66,7 +66,7 @@ def folder_root(tmp_path) -> Path:
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Run the command in this process; returns (exit code, output, messages), without colours."""
+    """Run the command in this process; returns (exit code, output, messages), without colors."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "300")
 

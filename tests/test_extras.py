@@ -28,15 +28,13 @@ def run(tmp_path, torchvision: str, code: str) -> subprocess.CompletedProcess:
 
 def test_operators_that_are_missing_are_declared(tmp_path):
     """Exactly the failure of a CUDA torchvision beside a CPU torch: a Python function for an operator not there."""
-    code = (
-        "from stochseg.extras import mend_torchvision; mend_torchvision(); import torchvision.part as p; print(p.value)"
-    )
+    code = "from stochseg import extras; extras.repair_torchvision(); import torchvision.part as p; print(p.value)"
     out = run(tmp_path, HALF.format("torchvision.part"), code)
     assert out.stdout.strip() == "7", out.stderr
 
 
 def test_another_failure_is_not_hidden(tmp_path):
-    code = "from stochseg.extras import mend_torchvision; mend_torchvision()"
+    code = "from stochseg.extras import repair_torchvision; repair_torchvision()"
     out = run(tmp_path, "raise RuntimeError('libpng is broken')", code)
     assert out.returncode != 0
     assert "libpng is broken" in out.stderr

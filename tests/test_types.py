@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stochseg.errors import UserError
-from stochseg.types import Batch, DatasetInfo, Example, Normalisation, Samples
+from stochseg.types import Batch, DatasetInfo, Example, Normalization, Samples
 
 B, N, L, H, W = 2, 5, 3, 4, 6
 
@@ -65,8 +65,8 @@ def example(k, size=(4, 4), fill=None):
 
 def test_collate_pads_raters_and_says_how_many_are_real():
     batch = Batch.collate([example(2), example(5), example(1)])
-    assert batch.labels[:, :, 0, 0].tolist() == [[0, 1, 0, 0, 0], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
-    assert batch.raters.tolist() == [2, 5, 1]
+    assert batch.raters[:, :, 0, 0].tolist() == [[0, 1, 0, 0, 0], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert batch.rater_count.tolist() == [2, 5, 1]
     assert batch.ids == ("2", "5", "1")
     assert batch.mask is None
 
@@ -75,12 +75,12 @@ def test_collate_turns_void_into_a_mask():
     batch = Batch.collate([example(2), example(1, fill=255)], ignore=255)
     assert batch.mask[0].all()
     assert not batch.mask[1, 0].any()
-    assert (batch.labels[1] == 0).all()
+    assert (batch.raters[1] == 0).all()
 
 
-def test_normalisation_and_its_inverse():
+def test_normalization_and_its_inverse():
     raw = torch.randint(0, 256, (3, 4, 5), dtype=torch.uint8)
-    norm = Normalisation(mean=(10.0, 20.0, 30.0), std=(1.0, 2.0, 3.0))
+    norm = Normalization(mean=(10.0, 20.0, 30.0), std=(1.0, 2.0, 3.0))
     for c in range(3):
         torch.testing.assert_close(norm(raw)[c], (raw[c].float() - 10 * (c + 1)) / (c + 1))
     torch.testing.assert_close(norm.inverse(norm(raw)), raw.float())
@@ -91,10 +91,10 @@ def test_normalisation_and_its_inverse():
     [
         ({"class_names": ["a"]}, "class_names has 1 entries, expected 3"),
         ({"palette": ["#000000"]}, "palette has 1 entries, expected 3"),
-        ({"normalisation": {"mean": [1.0, 2.0, 3.0, 4.0]}}, "normalisation.mean has 4 entries, expected 2 or 1"),
+        ({"normalization": {"mean": [1.0, 2.0, 3.0, 4.0]}}, "normalization.mean has 4 entries, expected 2 or 1"),
         ({"ignore": 1}, "ignore 1 is one of the 3 classes"),
         ({"num_classes": 1}, "'num_classes'.*greater than or equal to 2; got 1"),
-        ({"normalisation": {"men": [1.0]}}, "unknown key 'normalisation.men'; known keys: mean, std"),
+        ({"normalization": {"men": [1.0]}}, "unknown key 'normalization.men'; known keys: mean, std"),
     ],
 )
 def test_info_that_contradicts_itself_is_refused(wrong, says):
@@ -102,6 +102,6 @@ def test_info_that_contradicts_itself_is_refused(wrong, says):
         DatasetInfo.parse({"num_classes": 3, "image_channels": 2, **wrong}, where="scan.yaml")
 
 
-def test_every_class_has_a_name_and_a_colour():
+def test_every_class_has_a_name_and_a_color():
     info = DatasetInfo(num_classes=30, image_channels=1)
-    assert len(set(info.names)) == len(info.colours) == 30
+    assert len(set(info.names)) == len(info.colors) == 30

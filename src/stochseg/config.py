@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from stochseg.errors import UserError
 
@@ -16,6 +16,21 @@ class Config(BaseModel):
     """Base of all configs. Build one from outside data with `parse`, whose errors are for a person."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    renamed_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys in files that users already have, and their names today; those of base classes count too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_renamed_keys(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        names: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            names |= vars(base).get("renamed_keys", {})
+        twice = [old for old, new in names.items() if old in values and new in values]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is now called {names[twice[0]]!r}, and both are given; remove one")
+        return {names.get(key, key): value for key, value in values.items()}
 
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], *, where: str = "config") -> C:

@@ -3,7 +3,7 @@
 torchvision from the package registry is built for CUDA. Beside a CPU build of torch its compiled part does not load, so
 the operators it registers Python functions for do not exist, and `import torchvision` fails with "operator
 torchvision::nms does not exist"; with it fail timm, segmentation_models_pytorch and torchmetrics, none of which calls
-these operators here. `mend_torchvision` declares them, with the signatures that torchvision publishes and nothing
+these operators here. `repair_torchvision` declares them, with the signatures that torchvision publishes and nothing
 behind them, which is enough for the import. Any other failure, and any torchvision that works, is left alone.
 """
 
@@ -27,7 +27,7 @@ OPERATORS = (
 
 
 @cache
-def mend_torchvision() -> None:
+def repair_torchvision() -> None:
     """Make `import torchvision` work, if it is installed. Call before importing a package that imports it."""
     if importlib.util.find_spec("torchvision") is None:
         return
@@ -54,7 +54,7 @@ def _declare_operators() -> torch.library.Library:
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional package; without it the error names the extra that brings it."""
     if extra == "zoo":  # whose packages import torchvision
-        mend_torchvision()
+        repair_torchvision()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
@@ -17,11 +17,11 @@ from stochseg import notebook
 from stochseg.config import Config
 from stochseg.errors import UserError
 
-# A palette that stays apart in print and for colour-blind readers; label 0 is the background.
+# A palette that stays apart in print and for color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 
 
-class Normalisation(Config):
+class Normalization(Config):
     """Raw intensities to network input, per channel: (raw - mean) / std. One value serves all channels."""
 
     mean: tuple[float, ...] = (127.5,)
@@ -51,7 +51,8 @@ class DatasetInfo(Config):
     class_names: tuple[str, ...] = ()
     palette: tuple[str, ...] = ()
     ignore: int | None = Field(None, ge=0, le=65535)
-    normalisation: Normalisation = Normalisation()
+    normalization: Normalization = Normalization()
+    renamed_keys: ClassVar = {"normalisation": "normalization"}
     size: tuple[int, int] | None = Field(None, description="(height, width) every image was brought to; None: as it is")
 
     @model_validator(mode="after")
@@ -61,9 +62,9 @@ class DatasetInfo(Config):
             if got not in (0, self.num_classes):
                 raise ValueError(f"{key} has {got} entries, expected {self.num_classes}, one a class")
         for key in ("mean", "std"):
-            got = len(getattr(self.normalisation, key))
+            got = len(getattr(self.normalization, key))
             if got not in (1, self.image_channels):
-                raise ValueError(f"normalisation.{key} has {got} entries, expected {self.image_channels} or 1")
+                raise ValueError(f"normalization.{key} has {got} entries, expected {self.image_channels} or 1")
         if self.ignore is not None and 0 <= self.ignore < self.num_classes:
             raise ValueError(f"ignore {self.ignore} is one of the {self.num_classes} classes")
         return self
@@ -73,8 +74,8 @@ class DatasetInfo(Config):
         return self.class_names or tuple(f"class {i}" for i in range(self.num_classes))
 
     @property
-    def colours(self) -> tuple[str, ...]:
-        """One colour a class, "#rrggbb"."""
+    def colors(self) -> tuple[str, ...]:
+        """One color a class, "#rrggbb"."""
         if self.palette:
             return self.palette
         return tuple(DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i in range(self.num_classes))
@@ -84,25 +85,25 @@ class DatasetInfo(Config):
 class Example:
     """One image with the label maps of its raters.
 
-    image: "c h w" float32, normalised; labels: "k h w" int64, k >= 1 and free to differ between images;
-    group: what must not be split between train and test (the patient); spacing: millimetres a pixel (h, w);
-    raters: who drew each map, where that is known.
+    image: "c h w" float32, normalized; raters: "k h w" int64, their label maps, k >= 1 and free to differ between
+    images; group: what must not be split between train and test (the patient); spacing: millimeters a pixel (h, w);
+    rater_names: who drew each map, where that is known.
     """
 
     image: Tensor
-    labels: Tensor
+    raters: Tensor
     id: str
     group: str = ""
     spacing: tuple[float, float] | None = None
-    raters: tuple[str, ...] = ()
+    rater_names: tuple[str, ...] = ()
 
     def rated(self, ignore: int | None) -> Example:
         """Without raters whose whole map is void: they say nothing. None may be left."""
         if ignore is None:
             return self
-        said = (self.labels != ignore).flatten(1).any(1)
-        names = tuple(name for name, keep in zip(self.raters, said.tolist(), strict=False) if keep)
-        return replace(self, labels=self.labels[said], raters=names)
+        said = (self.raters != ignore).flatten(1).any(1)
+        names = tuple(name for name, keep in zip(self.rater_names, said.tolist(), strict=False) if keep)
+        return replace(self, raters=self.raters[said], rater_names=names)
 
 
 @dataclass(frozen=True)
@@ -118,32 +119,32 @@ class Truth:
 class Batch:
     """Examples of one size, stacked.
 
-    image: "b c h w"; labels: "b k h w", k the most raters of one image; mask: same shape, False = void;
-    raters: "b", how many of an image's label maps are its own (the rest is padding).
+    image: "b c h w"; raters: "b k h w", k the most raters of one image; mask: same shape, False = void;
+    rater_count: "b", how many of an image's label maps are its own (the rest is padding).
     """
 
     image: Tensor
-    labels: Tensor
-    mask: Tensor | None
     raters: Tensor
+    mask: Tensor | None
+    rater_count: Tensor
     ids: tuple[str, ...]
 
     @classmethod
     def collate(cls, examples: Sequence[Example], ignore: int | None = None) -> Batch:
         """Stack examples; those with fewer raters than the fullest are padded with empty maps."""
-        sizes = {(tuple(e.image.shape[-2:]), tuple(e.labels.shape[-2:])) for e in examples}
+        sizes = {(tuple(e.image.shape[-2:]), tuple(e.raters.shape[-2:])) for e in examples}
         if len(sizes) != 1 or any(a != b for a, b in sizes):
             raise UserError(
                 f"a batch must share one size, image and labels alike; got (image, labels) {sorted(sizes)}; "
                 "resize or crop them in the data set, or use batch_size=1"
             )
-        raters = torch.tensor([len(e.labels) for e in examples])
-        labels = torch.nn.utils.rnn.pad_sequence([e.labels for e in examples], batch_first=True)
+        rater_count = torch.tensor([len(e.raters) for e in examples])
+        raters = torch.nn.utils.rnn.pad_sequence([e.raters for e in examples], batch_first=True)
         mask = None
-        if ignore is not None and bool((labels == ignore).any()):
-            mask = labels != ignore
-            labels = labels.masked_fill(~mask, 0)
-        return cls(torch.stack([e.image for e in examples]), labels, mask, raters, tuple(e.id for e in examples))
+        if ignore is not None and bool((raters == ignore).any()):
+            mask = raters != ignore
+            raters = raters.masked_fill(~mask, 0)
+        return cls(torch.stack([e.image for e in examples]), raters, mask, rater_count, tuple(e.id for e in examples))
 
 
 @dataclass(frozen=True, repr=False)

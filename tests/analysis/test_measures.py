@@ -17,7 +17,7 @@ ANISOTROPIC = (0.5, 0.8)
 
 
 def disc(radius, spacing=(1.0, 1.0), margin=3):
-    """A disc of this radius in millimetres."""
+    """A disc of this radius in millimeters."""
     half = [int(radius / s) + margin for s in spacing]
     y, x = np.mgrid[-half[0] : half[0] + 1, -half[1] : half[1] + 1]
     return (y * spacing[0]) ** 2 + (x * spacing[1]) ** 2 <= radius**2
@@ -34,7 +34,7 @@ def blobs(seed, size=12):
 
 
 def flood(region):
-    """Connected parts by plain search, neighbours by side or corner."""
+    """Connected parts by plain search, neighbors by side or corner."""
     left, parts = set(zip(*np.nonzero(region), strict=True)), []
     while left:
         part, edge = set(), [left.pop()]
@@ -57,7 +57,7 @@ def test_a_disc(spacing):
     region = disc(radius, spacing)
     assert m.area(region, spacing) == pytest.approx(math.pi * radius**2, rel=0.02)
     assert m.equivalent_diameter(region, spacing) == pytest.approx(2 * radius, rel=0.01)
-    # Corners of pixels whose centres are inside lie up to half a diagonal beyond the circle, at both ends.
+    # Corners of pixels whose centers are inside lie up to half a diagonal beyond the circle, at both ends.
     longest = m.longest_diameter(region, spacing)
     assert 2 * radius <= longest + 2 * max(spacing)
     assert longest <= 2 * radius + math.hypot(*spacing)
@@ -261,16 +261,16 @@ def test_perfect_samples_cover_fresh_raters(variant):
     fresh = [measure(data.draw(i, 8, seed=2), "area", label=1) for i in range(300)]
     for level in (0.5, 0.9):
         got = coverage(ours, fresh, level)
-        assert got.randomised == pytest.approx(level, abs=0.05)
-        assert got.closed >= got.randomised
-    assert 0.85 <= got.randomised <= 0.95
+        assert got.randomized == pytest.approx(level, abs=0.05)
+        assert got.closed >= got.randomized
+    assert 0.85 <= got.randomized <= 0.95
     assert got.raters == 2400
 
 
 def test_samples_that_are_too_sure_are_found_out():
     data = Phantoms("val", size=16, count=100)
     sure = [measure(data.draw(i, 1, seed=1).repeat(40, 1, 1), "area") for i in range(100)]
-    assert coverage(sure, [measure(data[i].labels, "area") for i in range(100)]).randomised < 0.7
+    assert coverage(sure, [measure(data[i].raters, "area") for i in range(100)]).randomized < 0.7
 
 
 @pytest.mark.parametrize("n", [3, 10, 37])
@@ -280,7 +280,7 @@ def test_coverage_is_exact_at_every_n(n):
     for values in (rng.random(n + 1), rng.integers(0, 3, n + 1).astype(float), np.zeros(n + 1)):
         ours = [Measurement("x", np.delete(values, i), np.full(n, 1 / n)) for i in range(n + 1)]
         theirs = [Measurement("x", values[i : i + 1], np.ones(1)) for i in range(n + 1)]
-        assert coverage(ours, theirs, 0.9).randomised == pytest.approx(0.9)
+        assert coverage(ours, theirs, 0.9).randomized == pytest.approx(0.9)
 
 
 def test_coverage_needs_one_unit_and_pairs():

@@ -97,7 +97,7 @@ def test_no_arguments_shows_help(run):
     [
         (["trian"], "no such command 'trian'"),
         (["train"], "missing argument 'recipe'"),
-        (["train", "x", "--colour"], "no such option"),
+        (["train", "x", "--color"], "no such option"),
         (["sample", "model"], "missing argument 'images"),
         (["evaluate", "x", "--samples", "1"], "--samples"),
         (["sample", "m", "i", "--seed", "-1"], "--seed"),
@@ -141,7 +141,7 @@ def test_a_recipe_without_its_data(run, tmp_path, monkeypatch):
         ("validation.evry=3", "unknown key 'validation.evry'; known keys: every, images"),
         ("model.options.bass=8", "model 'ccdm': unknown key 'bass'; known keys: attention, base"),
         ("data.options.variant=ternary", "'variant'"),
-        ("data.options.colour=red", "option of data set 'phantom': 'colour'; known: count"),
+        ("data.options.color=red", "option of data set 'phantom': 'color'; known: count"),
         ("steps=[", "is not a value in YAML"),
         ("precision=float16", "float16 needs a CUDA device"),
     ],
@@ -183,12 +183,12 @@ def test_a_second_run_in_the_same_folder(run, config, trained):
 
 
 def test_images_that_cannot_be_sampled(run, trained, tmp_path, slice_png):
-    Image.new("RGB", (16, 16)).save(tmp_path / "colour.png")
+    Image.new("RGB", (16, 16)).save(tmp_path / "color.png")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "other").mkdir()
     Image.new("L", (16, 16)).save(tmp_path / "other/slice.png")
     for files, says in {
-        ("colour.png",): "trained on 1 channel(s), got 3; convert it to grey scale",
+        ("color.png",): "trained on 1 channel(s), got 3; convert it to gray scale",
         ("notes.txt",): "notes.txt cannot be read as an image",
         ("absent.png",): "no such image",
         ("other",): "is a folder; give image files",

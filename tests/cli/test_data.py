@@ -35,7 +35,7 @@ def test_from_a_folder_to_a_trained_model(run, tmp_path):
     assert run("data", "example", mine, "--count", 40, "--size", 16)[0] == 0
     assert run("data", "init", mine)[0] == 0
     assert run("data", "check", mine)[0] == 0
-    tiny = "model.options={tower: [4, 8], light: [4, 4], tower_blocks: 1, components: 2, num_steps: 4, steps: 2}"
+    tiny = "model.options={tower: [4, 8], light: [4, 4], tower_blocks: 1, components: 2, num_timesteps: 4, steps: 2}"
     small = ("steps=3", "batch_size=4", "validation={every: 3, images: 2, samples: 2}")
     assert run("train", "small", tiny, *small, "--data", mine, "--out", out)[0] == 0
     code, shown, _ = run("evaluate", out, "--samples", 4, "--limit", 2)

@@ -45,13 +45,13 @@ def test_examples_are_what_their_type_says(data):
     allowed = {*range(data.info.num_classes), *({data.info.ignore} - {None})}
     for i in range(min(len(data), 4)):
         example = data[i]
-        k, h, w = example.labels.shape
+        k, h, w = example.raters.shape
         assert example.image.shape == (data.info.image_channels, h, w)
         assert example.image.dtype == torch.float32
         assert torch.isfinite(example.image).all()
         assert k >= 1
-        assert example.labels.dtype == torch.int64
-        assert set(example.labels.unique().tolist()) <= allowed
+        assert example.raters.dtype == torch.int64
+        assert set(example.raters.unique().tolist()) <= allowed
         assert isinstance(example.id, str)
         assert example.group
 
@@ -61,7 +61,7 @@ def test_an_index_means_the_same_example_in_every_copy(data):
     for first, second in ((data[0], data[0]), (data[0], copy[0]), (data[-1], data[len(data) - 1])):
         assert first.id == second.id
         assert torch.equal(first.image, second.image)
-        assert torch.equal(first.labels, second.labels)
+        assert torch.equal(first.raters, second.raters)
     with pytest.raises(IndexError):
         data[len(data)]
 
@@ -80,7 +80,7 @@ def test_a_model_learns_from_it(data, augment):
         "unet-ce", info.num_classes, info.image_channels, info=info, base=4, multipliers=[1] * 5, blocks=1, attention=[]
     )
     draw = TrainingStream(data, batch_size=2, seed=0, augment=augment)[0]
-    assert torch.isfinite(model(draw.batch.image, draw.batch.labels, draw.batch.mask, draw.keys)["loss"])
+    assert torch.isfinite(model(draw.batch.image, draw.batch.raters, draw.batch.mask, draw.keys)["loss"])
 
 
 def test_the_known_truth_is_a_distribution_that_holds_the_raters(data):
@@ -89,14 +89,14 @@ def test_the_known_truth_is_a_distribution_that_holds_the_raters(data):
     truth, example = data.truth(0), data[0]
     assert truth.probabilities.sum().item() == pytest.approx(1)
     assert len(truth.modes) == len(truth.probabilities) == len(truth.names)
-    assert all((truth.modes == rater).flatten(1).all(1).any() for rater in example.labels)
+    assert all((truth.modes == rater).flatten(1).all(1).any() for rater in example.raters)
 
 
 def test_wrong_splits_and_options_are_answered_with_the_known_ones(name, needed):
     with pytest.raises(UserError, match=r"'validation'.*known.*test.*train.*val"):
         open_dataset(name, "validation", **needed)
-    with pytest.raises(UserError, match=f"option of data set '{name}'.*'colour'.*known"):
-        open_dataset(name, "train", colour=1, **needed)
+    with pytest.raises(UserError, match=f"option of data set '{name}'.*'color'.*known"):
+        open_dataset(name, "train", color=1, **needed)
     for option in needed:
         with pytest.raises(UserError, match=rf"needs {option}; give it as data\.options\.{option}="):
             open_dataset(name, "train", **{k: v for k, v in needed.items() if k != option})
@@ -109,5 +109,5 @@ def test_an_unknown_data_set_is_answered_with_the_known_ones():
 
 def test_collate_takes_any_example(data):
     batch = Batch.collate([data[0], data[-1]], data.info.ignore)
-    assert batch.labels.max() < data.info.num_classes
+    assert batch.raters.max() < data.info.num_classes
     assert (batch.mask is None) == (data.info.ignore is None)

@@ -1,6 +1,6 @@
 """What every registered model promises, over the whole registry.
 
-Parameters are randomised where a test looks at samples: several layers begin at zero, and a model that says
+Parameters are randomized where a test looks at samples: several layers begin at zero, and a model that says
 nothing keeps any promise.
 """
 
@@ -40,8 +40,8 @@ def test_every_registered_model_is_held_to_its_promises():
 
 
 def without_batch_statistics(model):
-    """The models named smp:... normalise over the batch when they train: there an example's loss depends on its
-    neighbours, and of the two values that a deep level of two tiny images has only the sign is left, with no gradient.
+    """The models named smp:... normalize over the batch when they train: there an example's loss depends on its
+    neighbors, and of the two values that a deep level of two tiny images has only the sign is left, with no gradient.
     The test that looks for gradients keeps these layers as they are in evaluation."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
@@ -82,13 +82,13 @@ def test_loss_falls_on_a_handful_of_phantoms(name):
     @torch.no_grad()
     def loss():
         part = FALLS.get(name, "loss")
-        return np.mean([model(batch.image, batch.labels, keys=keys)[part].item() for keys in held])
+        return np.mean([model(batch.image, batch.raters, keys=keys)[part].item() for keys in held])
 
     before = loss()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(40):
         optimizer.zero_grad()
-        model(batch.image, batch.labels)["loss"].backward()
+        model(batch.image, batch.raters)["loss"].backward()
         optimizer.step()
     assert loss() < 0.6 * before
 
@@ -101,7 +101,7 @@ def test_equal_keys_give_equal_losses(name):
 
 def test_loss_of_a_batch_is_the_mean_over_its_examples(name):
     model, x, y, keys = lively(name), images(4), labels(4, 3, 2), [(9, i) for i in range(4)]
-    assert not model.training, "the models named smp:... normalise over the batch when they train"
+    assert not model.training, "the models named smp:... normalize over the batch when they train"
     alone = [model(x[i : i + 1], y[i : i + 1], keys=keys[i : i + 1])["loss"] for i in range(4)]
     torch.testing.assert_close(model(x, y, keys=keys)["loss"], torch.stack(alone).mean(), rtol=1e-5, atol=1e-6)
 
@@ -158,7 +158,7 @@ def test_samples_are_label_maps_with_probabilities(name, classes, channels):
     assert out.weights.shape == (2, 3)
     torch.testing.assert_close(out.weights.sum(1), torch.ones(2), rtol=0, atol=1e-6)
     assert out.evaluations >= 1
-    assert out.labels.unique().numel() > 1, "the randomised model drew one label everywhere; the test shows nothing"
+    assert out.labels.unique().numel() > 1, "the randomized model drew one label everywhere; the test shows nothing"
 
 
 def test_the_seed_decides_the_samples(name):
@@ -222,21 +222,21 @@ def test_any_size(name, size):
 
 
 def test_grey_images_in_every_form(name):
-    info = DatasetInfo(num_classes=2, image_channels=1, normalisation={"mean": (90.0,), "std": (40.0,)})
+    info = DatasetInfo(num_classes=2, image_channels=1, normalization={"mean": (90.0,), "std": (40.0,)})
     model = lively(name, info=info)
     raw = np.random.default_rng(0).integers(0, 256, (9, 12), dtype=np.uint8)
-    normalised = (torch.from_numpy(raw).float() - 90) / 40
-    expected = model.sample(normalised[None, None], 2, steps=STEPS)
+    normalized = (torch.from_numpy(raw).float() - 90) / 40
+    expected = model.sample(normalized[None, None], 2, steps=STEPS)
     forms = [raw, raw[..., None], raw.astype(np.float64), raw.astype(np.uint16), Image.fromarray(raw)]
-    for form in [*forms, normalised[None, None].double()]:
+    for form in [*forms, normalized[None, None].double()]:
         out = model.sample(form, 2, steps=STEPS)
         assert torch.equal(out.labels, expected.labels)
         assert torch.equal(out.mean, expected.mean)
 
 
-def test_colour_images_in_every_form(name):
+def test_color_images_in_every_form(name):
     info = DatasetInfo(
-        num_classes=3, image_channels=3, normalisation={"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}
+        num_classes=3, image_channels=3, normalization={"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}
     )
     model = lively(name, 3, 3, info=info)
     indices = np.random.default_rng(0).integers(0, 4, (9, 12), dtype=np.uint8)
@@ -265,10 +265,10 @@ def test_saving_and_loading_changes_no_bit(name, tmp_path):
 
 
 def test_raters_that_are_not_there_are_never_drawn(name):
-    """Padding of an image with fewer raters than its neighbours: neither its content nor its amount matters."""
+    """Padding of an image with fewer raters than its neighbors: neither its content nor its amount matters."""
     model, x, y = lively(name), images(2), labels(2, 3, 2)
     raters, keys = torch.tensor([3, 1]), [(5, 0), (5, 1)]
     padded = [y.clone(), y.clone(), torch.cat([y, y], dim=1)]
     padded[1][1, 1:] = 1 - padded[1][1, 1:].clamp(max=1)
-    losses = {round(model(x, labels_, keys=keys, raters=raters)["loss"].item(), 7) for labels_ in padded}
+    losses = {round(model(x, labels_, keys=keys, rater_count=raters)["loss"].item(), 7) for labels_ in padded}
     assert len(losses) == 1

@@ -82,7 +82,7 @@ def test_void_pixels_are_the_prior_whatever_their_label(process):
 
 @pytest.mark.parametrize(("t", "s"), [j for j in JUMPS if j[1] > 0])
 def test_the_posterior_is_bayes_rule(process, t, s):
-    """q(x_s | x0) q(x_t | x_s), multiplied and normalised on a fine line of x_s."""
+    """q(x_s | x0) q(x_t | x_s), multiplied and normalized on a fine line of x_s."""
     bar_t, bar_s = process.schedule.alpha_bar[[t, s]]
     x0, x_t = torch.tensor([0.8, -0.4], dtype=torch.float64)
     line = torch.linspace(-12, 12, 200_001, dtype=torch.float64)

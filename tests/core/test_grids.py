@@ -14,17 +14,17 @@ from stochseg.errors import UserError
 lengths = st.integers(1, 600).flatmap(lambda t: st.tuples(st.just(t), st.integers(1, t)))
 
 
-def schedule(num_steps: int):
-    return linear(num_steps)
+def schedule(num_timesteps: int):
+    return linear(num_timesteps)
 
 
 @pytest.mark.parametrize("name", GRIDS)
 @settings(deadline=None, derandomize=True)
 @given(lengths=lengths)
 def test_a_grid_falls_strictly_from_T_in_K_steps(name, lengths):
-    num_steps, calls = lengths
-    grid = make_grid(name, schedule(num_steps), calls)
-    assert grid[0] == num_steps
+    num_timesteps, calls = lengths
+    grid = make_grid(name, schedule(num_timesteps), calls)
+    assert grid[0] == num_timesteps
     assert len(grid) == calls
     assert all(type(t) is int for t in grid)
     assert all(a > b for a, b in pairwise(grid))
@@ -33,20 +33,20 @@ def test_a_grid_falls_strictly_from_T_in_K_steps(name, lengths):
 
 @pytest.mark.parametrize("name", GRIDS)
 @settings(deadline=None, derandomize=True, max_examples=30)
-@given(num_steps=st.integers(1, 600))
-def test_all_T_calls_visit_every_step(name, num_steps):
-    every = tuple(range(num_steps, 0, -1))
-    assert make_grid(name, schedule(num_steps), num_steps) == every
-    assert make_grid(name, schedule(num_steps), None) == every
+@given(num_timesteps=st.integers(1, 600))
+def test_all_T_calls_visit_every_step(name, num_timesteps):
+    every = tuple(range(num_timesteps, 0, -1))
+    assert make_grid(name, schedule(num_timesteps), num_timesteps) == every
+    assert make_grid(name, schedule(num_timesteps), None) == every
 
 
 @settings(deadline=None, derandomize=True)
 @given(lengths=lengths)
 def test_even_ends_at_one_and_trailing_jumps_to_zero_like_the_others(lengths):
-    num_steps, calls = lengths
-    even = make_grid("even", schedule(num_steps), calls)
-    assert even[-1] == (1 if calls > 1 else num_steps)
-    for grid in (even, (*make_grid("trailing", schedule(num_steps), calls), 0)):
+    num_timesteps, calls = lengths
+    even = make_grid("even", schedule(num_timesteps), calls)
+    assert even[-1] == (1 if calls > 1 else num_timesteps)
+    for grid in (even, (*make_grid("trailing", schedule(num_timesteps), calls), 0)):
         jumps = [a - b for a, b in pairwise(grid)]
         assert not jumps or max(jumps) - min(jumps) <= 1
 
@@ -77,12 +77,12 @@ def test_entropy_without_a_profile_prefers_noisy_steps():
 @settings(deadline=None, derandomize=True)
 @given(lengths=lengths, values=st.lists(st.floats(0, 1), min_size=2, max_size=9))
 def test_entropy_takes_any_profile_and_one_that_does_not_fall_for_none(lengths, values):
-    num_steps, calls = lengths
-    profile = tuple((round(i * num_steps / (len(values) - 1)), v) for i, v in enumerate(values))
-    grid = make_grid("entropy", schedule(num_steps), calls, profile)
+    num_timesteps, calls = lengths
+    profile = tuple((round(i * num_timesteps / (len(values) - 1)), v) for i, v in enumerate(values))
+    grid = make_grid("entropy", schedule(num_timesteps), calls, profile)
     if values[-1] <= min(values):  # the values are by rising t
-        assert grid == make_grid("entropy", schedule(num_steps), calls)
-    assert (grid[0], len(grid)) == (num_steps, calls)
+        assert grid == make_grid("entropy", schedule(num_timesteps), calls)
+    assert (grid[0], len(grid)) == (num_timesteps, calls)
     assert all(a > b for a, b in pairwise((*grid, 0)))
 
 

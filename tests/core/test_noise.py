@@ -31,7 +31,7 @@ weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-30, 1.0)), min_size=2, m
 
 
 def log_probabilities(values: list[float], offset: float = 0.0) -> torch.Tensor:
-    """One pixel, "1 l 1 1": the normalised weights, all logs off by `offset`."""
+    """One pixel, "1 l 1 1": the normalized weights, all logs off by `offset`."""
     total = math.fsum(values)
     logs = [math.log(v / total) + offset if v else -math.inf for v in values]
     return torch.tensor(logs, dtype=torch.float32).reshape(1, -1, 1, 1)
@@ -70,7 +70,7 @@ def test_draw_has_the_frequencies_of_the_distribution():
 
 
 def test_a_thousand_labels_are_drawn_as_exactly_as_two():
-    """The running sum must not lose digits: in float32 about ten of these pixels would get a neighbour."""
+    """The running sum must not lose digits: in float32 about ten of these pixels would get a neighbor."""
     log_p = torch.randn(1000, generator=torch.Generator().manual_seed(0)).log_softmax(0)
     u = SeededNoise([(5,)]).uniform((1, 100, 100))
     running = np.cumsum(log_p.exp().double().numpy())

@@ -14,11 +14,11 @@ from stochseg.core import SCHEDULES, Schedule, cosine, linear
 from stochseg.errors import UserError
 
 
-def cosine_by_hand(t: int, num_steps: int = 250, s: float = 0.008) -> float:
+def cosine_by_hand(t: int, num_timesteps: int = 250, s: float = 0.008) -> float:
     """Nichol and Dhariwal 2021, Eq. 17."""
 
     def f(step: int) -> float:
-        return math.cos((step / num_steps + s) / (1 + s) * math.pi / 2) ** 2
+        return math.cos((step / num_timesteps + s) / (1 + s) * math.pi / 2) ** 2
 
     return f(t) / f(0)
 
@@ -53,11 +53,11 @@ def test_linear_ends_equally_noisy_at_other_lengths():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @settings(deadline=None, derandomize=True)
-@given(num_steps=st.integers(1, 2000))
-def test_every_schedule_is_the_product_of_its_alphas(name, num_steps):
-    schedule = SCHEDULES[name](num_steps)
-    assert schedule.num_steps == num_steps
-    assert len(schedule.alpha) == len(schedule.beta) == num_steps + 1
+@given(num_timesteps=st.integers(1, 2000))
+def test_every_schedule_is_the_product_of_its_alphas(name, num_timesteps):
+    schedule = SCHEDULES[name](num_timesteps)
+    assert schedule.num_timesteps == num_timesteps
+    assert len(schedule.alpha) == len(schedule.beta) == num_timesteps + 1
     assert schedule.beta[0] == 0.0
     assert bool((schedule.alpha_bar > 0).all())
     np.testing.assert_allclose(np.cumprod(schedule.alpha.numpy()), schedule.alpha_bar, rtol=1e-12)
@@ -86,7 +86,7 @@ def test_a_bad_table_is_refused(table, message):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("num_steps", [0, -3])
-def test_no_steps_is_refused(name, num_steps):
-    with pytest.raises(UserError, match=rf"\(T\) must be at least 1, got {num_steps}"):
-        SCHEDULES[name](num_steps)
+@pytest.mark.parametrize("num_timesteps", [0, -3])
+def test_no_steps_is_refused(name, num_timesteps):
+    with pytest.raises(UserError, match=rf"\(T\) must be at least 1, got {num_timesteps}"):
+        SCHEDULES[name](num_timesteps)

@@ -36,15 +36,15 @@ def test_examples_hold_what_the_files_hold(folder_root):
     assert example.id == "a"
     torch.testing.assert_close(example.image[0], (values(folder_root / "images/a.png") - 127.5) / 127.5)
     raters = [values(folder_root / f"labels/{rater}/a.png") for rater in ("anna", "ben")]
-    assert torch.equal(example.labels, torch.stack(raters))
+    assert torch.equal(example.raters, torch.stack(raters))
 
 
 def test_a_rater_may_lack_an_image(folder_root):
     data = Folder("train", root=str(folder_root))
-    assert [len(data[i].labels) for i in range(2)] == [2, 1]
+    assert [len(data[i].raters) for i in range(2)] == [2, 1]
     batch = Batch.collate([data[0], data[1]], data.info.ignore)
-    assert batch.raters.tolist() == [2, 1]
-    for image, raters in enumerate(batch.raters.tolist()):
+    assert batch.rater_count.tolist() == [2, 1]
+    for image, raters in enumerate(batch.rater_count.tolist()):
         assert not batch.mask[image, :raters, 0, :3].any()
         assert batch.mask[image, :raters, 1:].all()
 
@@ -53,19 +53,19 @@ def test_palette_labels_are_read_as_indices(folder_root):
     file = folder_root / "labels/anna/a.png"
     picture = Image.fromarray(np.array(Image.open(file)), mode="P")
     picture.putpalette([value // 2 for value in range(256) for _ in "rgb"])
-    before = Folder("train", root=str(folder_root))[0].labels
+    before = Folder("train", root=str(folder_root))[0].raters
     picture.save(file)
     assert Image.open(file).mode == "P"
-    assert torch.equal(Folder("train", root=str(folder_root))[0].labels, before)
+    assert torch.equal(Folder("train", root=str(folder_root))[0].raters, before)
 
 
-def colour(root):
+def color(root):
     info = yaml.safe_load((root / "dataset.yaml").read_text())
     (root / "dataset.yaml").write_text(yaml.safe_dump({**info, "image_channels": 3}))
 
 
-def test_palette_images_are_read_as_colours(folder_root):
-    colour(folder_root)
+def test_palette_images_are_read_as_colors(folder_root):
+    color(folder_root)
     indices = np.random.default_rng(0).integers(0, 2, (8, 8), dtype=np.uint8)
     picture = Image.fromarray(indices, mode="P")
     picture.putpalette([17, 18, 19, 200, 0, 0])
@@ -75,12 +75,12 @@ def test_palette_images_are_read_as_colours(folder_root):
     torch.testing.assert_close(example.image, (torch.from_numpy(expected) - 127.5) / 127.5)
 
 
-def test_colour_and_sixteen_bit_images(folder_root):
+def test_color_and_sixteen_bit_images(folder_root):
     deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(deep).save(folder_root / "images/a.png")
     image = Folder("train", root=str(folder_root))[0].image
     torch.testing.assert_close(image[0], (torch.from_numpy(deep.astype(np.float32)) - 127.5) / 127.5)
-    colour(folder_root)
+    color(folder_root)
     rgb = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(rgb).save(folder_root / "images/a.png")
     image = Folder("train", root=str(folder_root))[0].image
@@ -139,8 +139,8 @@ def test_medical_images_bring_their_spacing(folder_root, form):
     example = Folder("train", root=str(folder_root))[0]
     torch.testing.assert_close(example.image[0], (torch.from_numpy(units.astype(np.float32)) - 127.5) / 127.5)
     assert example.spacing == pytest.approx((0.7, 0.6))
-    assert torch.equal(example.labels[0], before)
-    assert example.raters == ("anna", "ben")
+    assert torch.equal(example.raters[0], before)
+    assert example.rater_names == ("anna", "ben")
 
 
 def test_jpeg_and_tiff_images(folder_root):
@@ -156,22 +156,22 @@ def test_jpeg_and_tiff_images(folder_root):
     torch.testing.assert_close(data[1].image, torch.full((1, 8, 8), (77 - 127.5) / 127.5))
 
 
-def test_colours_are_mapped_through_the_palette(folder_root):
-    """A colour beside the palette is given a class, or made void, by `values`."""
-    before = Folder("train", root=str(folder_root))[0].labels
+def test_colors_are_mapped_through_the_palette(folder_root):
+    """A color beside the palette is given a class, or made void, by `values`."""
+    before = Folder("train", root=str(folder_root))[0].raters
     table = np.array([[0, 0, 0], [255, 128, 0], *[[0, 0, 0]] * 253, [10, 20, 30]], np.uint8)
     Image.fromarray(table[before[0].numpy()]).save(folder_root / "labels/anna/a.png")
     opaque = np.dstack([table[before[1].numpy()], np.full((8, 8), 255, np.uint8)])
     Image.fromarray(opaque).save(folder_root / "labels/ben/a.png")
     describe(folder_root, palette=["#000000", "#FF8000"], values={"#0a141e": 255})
-    assert torch.equal(Folder("train", root=str(folder_root))[0].labels, before)
+    assert torch.equal(Folder("train", root=str(folder_root))[0].raters, before)
 
 
 def test_values_are_mapped(folder_root):
     for file in (folder_root / "labels").rglob("*.png"):
         Image.fromarray(np.array([0, 128, 255], np.uint8)[np.arange(64).reshape(8, 8) % 3]).save(file)
     describe(folder_root, num_classes=3, ignore=None, values={0: 2, 128: 0, 255: 1})
-    labels = Folder("val", root=str(folder_root))[0].labels
+    labels = Folder("val", root=str(folder_root))[0].raters
     assert labels[0].flatten()[:4].tolist() == [2, 0, 1, 2]
 
 
@@ -196,7 +196,7 @@ def packed(root):
 
 @pytest.mark.parametrize("form", ["folder", "zip"])
 def test_an_import_holds_what_the_folder_holds(folder_root, tmp_path, form):
-    describe(folder_root, licence="CC0", citation="nobody")
+    describe(folder_root, license="CC0", citation="nobody")
     units = np.random.default_rng(1).integers(-1000, 1000, (8, 8)).astype(np.int16)
     replace(folder_root, "images/a.nii.gz", nifti(units))
     source = packed(folder_root) if form == "zip" else folder_root
@@ -207,15 +207,15 @@ def test_an_import_holds_what_the_folder_holds(folder_root, tmp_path, form):
         assert direct.info == stored.info
         for i in range(len(direct)):
             a, b = direct[i], stored[i]
-            assert (a.id, a.group, a.spacing, a.raters) == (b.id, b.group, b.spacing, b.raters)
+            assert (a.id, a.group, a.spacing, a.rater_names) == (b.id, b.group, b.spacing, b.rater_names)
             assert torch.equal(a.image, b.image)
-            assert torch.equal(a.labels, b.labels)
-    assert (stored.provenance.licence, stored.provenance.citation) == ("CC0", "nobody")
+            assert torch.equal(a.raters, b.raters)
+    assert (stored.provenance.license, stored.provenance.citation) == ("CC0", "nobody")
 
 
 def test_it_can_be_sent_to_workers(folder_root):
     data = Folder("train", root=str(folder_root))
-    assert torch.equal(pickle.loads(pickle.dumps(data))[1].labels, data[1].labels)
+    assert torch.equal(pickle.loads(pickle.dumps(data))[1].raters, data[1].raters)
 
 
 # ---------------------------------------------------------------------- init
@@ -237,14 +237,14 @@ def relabel(root, table):
 def test_init_writes_what_can_be_read_at_once(plain):
     config = init_folder(plain)
     assert (config.num_classes, config.ignore, config.values, config.image_channels) == (2, 255, {}, 1)
-    assert (config.normalisation.mean, config.normalisation.std) == ((127.5,), (127.5,))
+    assert (config.normalization.mean, config.normalization.std) == ((127.5,), (127.5,))
     assert config == FolderConfig.parse(yaml.safe_load((plain / "dataset.yaml").read_text()))
     splits = read_splits(plain)
     assert sorted(id for ids in splits.values() for id in ids) == ["a", "b", "c", "d"]
     for split in ("train", "val", "test"):
         data = Folder(split, root=str(plain))
         assert len(data) >= 1
-        assert data[0].labels.max() <= 255
+        assert data[0].raters.max() <= 255
     assert sum(line.startswith("#") for line in (plain / "dataset.yaml").read_text().splitlines()) > 10
 
 
@@ -257,23 +257,23 @@ def test_init_measures_other_intensities(plain):
     config = init_folder(plain)
     assert config.image_channels == 3
     pixels = np.concatenate([p.reshape(-1, 3) for p in pictures])
-    assert config.normalisation.mean == pytest.approx(pixels.mean(0), rel=1e-5)
-    assert config.normalisation.std == pytest.approx(pixels.std(0), rel=1e-5)
+    assert config.normalization.mean == pytest.approx(pixels.mean(0), rel=1e-5)
+    assert config.normalization.std == pytest.approx(pixels.std(0), rel=1e-5)
 
 
 def test_init_maps_masks_of_0_and_255(plain):
     relabel(plain, [0, 255])
     config = init_folder(plain)
     assert (config.num_classes, config.ignore, config.values) == (2, None, {0: 0, 255: 1})
-    assert set(Folder("train", root=str(plain))[0].labels.unique().tolist()) == {0, 1}
+    assert set(Folder("train", root=str(plain))[0].raters.unique().tolist()) == {0, 1}
 
 
-def test_init_takes_colours_as_the_palette(plain):
+def test_init_takes_colors_as_the_palette(plain):
     for file in (plain / "labels").rglob("*.png"):
         Image.fromarray(np.array([[255, 0, 0], [0, 0, 0]], np.uint8)[np.arange(64).reshape(8, 8) % 2]).save(file)
     config = init_folder(plain)
     assert config.palette == ("#000000", "#ff0000")
-    assert Folder("train", root=str(plain))[0].labels[0, 0, :2].tolist() == [1, 0]
+    assert Folder("train", root=str(plain))[0].raters[0, 0, :2].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

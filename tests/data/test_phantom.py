@@ -25,7 +25,7 @@ def fingerprint(data: Phantoms, indices: list[int]) -> str:
         example, truth = data[i], data.truth(i)
         for tensor in (
             example.image,
-            example.labels,
+            example.raters,
             truth.modes,
             truth.probabilities,
             data.draw(i, 3, seed=5),
@@ -75,7 +75,7 @@ def test_results_are_the_callers_own():
     expected = fingerprint(data, [0])
     data.raw(0)[:] = 0
     truth, example = data.truth(0), data[0]
-    for tensor in (truth.modes, truth.probabilities, example.image, example.labels):
+    for tensor in (truth.modes, truth.probabilities, example.image, example.raters):
         tensor.zero_()
     assert fingerprint(data, [0]) == expected
 
@@ -89,7 +89,7 @@ def test_splits_and_seeds_differ():
 def test_more_raters_or_draws_keep_the_first_ones():
     few, many = (Phantoms("val", size=16, raters=k) for k in (2, 7))
     for i in range(10):
-        assert torch.equal(few[i].labels, many[i].labels[:2])
+        assert torch.equal(few[i].raters, many[i].raters[:2])
         assert torch.equal(few.draw(i, 2, seed=1), few.draw(i, 7, seed=1)[:2])
 
 
@@ -114,9 +114,9 @@ def test_example_is_well_formed(size, variant):
     assert example.image.shape == (1, size, size)
     assert example.image.dtype == torch.float32
     assert example.image.abs().max() <= 1
-    assert example.labels.shape == (3, size, size)
-    assert example.labels.dtype == torch.int64
-    raw = data.info.normalisation.inverse(example.image)[0].round().numpy()
+    assert example.raters.shape == (3, size, size)
+    assert example.raters.dtype == torch.int64
+    raw = data.info.normalization.inverse(example.image)[0].round().numpy()
     assert np.array_equal(raw.astype(np.uint8), data.raw(12))
 
 
@@ -133,7 +133,7 @@ def test_truth_is_well_formed(size, variant):
         assert len(torch.unique(truth.modes, dim=0)) == len(truth.modes)
         assert truth.modes.min() >= 0
         assert truth.modes.max() < data.info.num_classes
-        for labels in (*data[i].labels, *data.draw(i, 3, seed=0)):
+        for labels in (*data[i].raters, *data.draw(i, 3, seed=0)):
             assert any(torch.equal(labels, mode) for mode in truth.modes)
 
 
@@ -222,7 +222,7 @@ def test_raters_follow_the_truth_over_many_images(variant):
     data = many_images(variant)
     truths = [data.truth(i) for i in range(len(data))]
     p = np.stack([t.probabilities.numpy() for t in truths])
-    counts = np.stack([mode_counts(data[i].labels, t.modes) for i, t in enumerate(truths)])
+    counts = np.stack([mode_counts(data[i].raters, t.modes) for i, t in enumerate(truths)])
     for mode in range(p.shape[1]):
         for group in np.array_split(np.argsort(p[:, mode]), 4):
             n, share = 4 * len(group), p[group, mode].mean()
@@ -242,7 +242,7 @@ def test_draws_of_one_image_follow_its_truth(variant):
 def test_raters_are_independent_of_each_other():
     """Agreement of two raters is as frequent as for independent draws: z-test at the same rate."""
     data = many_images("binary")
-    agree = np.array([torch.equal(*example.labels[:2]) for example in data], float)
+    agree = np.array([torch.equal(*example.raters[:2]) for example in data], float)
     chance = np.array([(data.truth(i).probabilities ** 2).sum().item() for i in range(len(data))])
     z = (agree - chance).sum() / np.sqrt((chance * (1 - chance)).sum())
     assert 2 * stats.norm.sf(abs(z)) > ALARM
@@ -264,7 +264,7 @@ def test_probabilities_cover_their_ranges():
 
 
 def readings(data: Phantoms, index: int) -> tuple[float, float]:
-    """Median contrasts of core and halo against the tissue around them, in grey levels."""
+    """Median contrasts of core and halo against the tissue around them, in gray levels."""
     image, (_, core, whole) = data.raw(index).astype(float), data.truth(index).modes.bool().numpy()
     around = ndimage.binary_dilation(whole, iterations=max(2, data.config.size // 12)) & ~whole
     tissue = np.median(image[around])

@@ -36,8 +36,8 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-def deep_colour_png() -> bytes:
-    """16 bits a channel in colour, which Pillow cannot write."""
+def deep_color_png() -> bytes:
+    """16 bits a channel in color, which Pillow cannot write."""
     head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0))
     rows = zlib.compress(b"".join(b"\0" + bytes(12) for _ in range(2)))
     return b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
@@ -46,7 +46,7 @@ def deep_colour_png() -> bytes:
 def tiff(
     array: np.ndarray, order: str = "<", *, deflate: bool = False, differences: bool = False, rows: int = 3
 ) -> bytes:
-    """A TIFF "h w c" of strips, written by the book: Pillow writes no colours of 16 bits and no five channels."""
+    """A TIFF "h w c" of strips, written by the book: Pillow writes no colors of 16 bits and no five channels."""
     h, w, c = array.shape
     stored = np.diff(array, axis=1, prepend=np.zeros_like(array[:, :1])) if differences else array
     body, places, lengths = b"", [], []
@@ -121,7 +121,7 @@ def test_tiff_of_many_channels_keeps_every_bit(tmp_path, order, dtype, channels,
     np.testing.assert_array_equal(got, array)
 
 
-def test_a_palette_means_colours_in_an_image_and_indices_in_a_label_map(tmp_path):
+def test_a_palette_means_colors_in_an_image_and_indices_in_a_label_map(tmp_path):
     indices = RNG.integers(0, 2, (4, 5), dtype=np.uint8)
     image = Image.fromarray(indices, mode="P")
     image.putpalette([10, 20, 30, 200, 0, 0])
@@ -153,7 +153,7 @@ def cut_strip() -> bytes:
 
 REFUSED = {
     "pages": ("a.tif", pages, r"a\.tif holds 3 pages, expected one 2-D image; save each as a file of its own"),
-    "16-bit colour PNG": ("a.png", deep_colour_png, r"16 bits a channel are read from grey PNG only; save .* as TIFF"),
+    "16-bit color PNG": ("a.png", deep_color_png, r"16 bits a channel are read from gray PNG only; save .* as TIFF"),
     "BigTIFF": ("a.tif", lambda: b"II+\0" + bytes(60), r"a\.tif is a BigTIFF; save it as a classic TIFF"),
     "cut TIFF": ("a.tif", lambda: saved(np.zeros((64, 64), np.uint8), "TIFF")[:900], r"a\.tif cannot be read"),
     "cut wide TIFF": ("a.tif", lambda: tiff(np.zeros((9, 9, 5), np.uint8))[:-40], r"a\.tif cannot be read"),

@@ -19,18 +19,18 @@ from stochseg.training.stream import TrainingStream
 from stochseg.types import DatasetInfo
 
 INFO = DatasetInfo(name="toy", num_classes=3, image_channels=2, ignore=255)
-PROVENANCE = Provenance(kind="toy", source="nowhere", licence="CC0", citation="nobody")
+PROVENANCE = Provenance(kind="toy", source="nowhere", license="CC0", citation="nobody")
 
 
-def record(i: int, size: tuple[int, int] = (6, 5), raters: int = 2, dtype: type = np.uint8, **changes) -> Record:
+def record(i: int, size: tuple[int, int] = (6, 5), count: int = 2, dtype: type = np.uint8, **changes) -> Record:
     rng = np.random.default_rng(i)
     fields = {
         "id": f"e{i}",
         "group": f"g{i // 2}",
         "split": "val" if i // 2 % 3 == 2 else "train",
         "image": (rng.random((*size, 2)) * 255).astype(dtype),
-        "labels": rng.choice([0, 1, 2, 255], (raters, *size)).astype(np.uint8),
-        "raters": tuple(f"r{k}" for k in range(raters)),
+        "raters": rng.choice([0, 1, 2, 255], (count, *size)).astype(np.uint8),
+        "rater_names": tuple(f"r{k}" for k in range(count)),
         "spacing": (0.5, 0.7) if i % 2 else None,
     }
     return Record(**{**fields, **changes})
@@ -68,10 +68,14 @@ def test_everything_comes_back(mixed, tmp_path):
             image, labels = data.read(i)
             assert image.dtype == source.image.dtype
             np.testing.assert_array_equal(image, source.image)
-            np.testing.assert_array_equal(labels, source.labels)
-            assert (example.group, example.raters, example.spacing) == (source.group, source.raters, source.spacing)
+            np.testing.assert_array_equal(labels, source.raters)
+            assert (example.group, example.rater_names, example.spacing) == (
+                source.group,
+                source.rater_names,
+                source.spacing,
+            )
             assert source.split == split
-            raw = INFO.normalisation.inverse(example.image).permute(1, 2, 0)
+            raw = INFO.normalization.inverse(example.image).permute(1, 2, 0)
             np.testing.assert_allclose(raw, source.image.astype(np.float32), rtol=1e-5, atol=1e-4)
             seen.add(example.id)
     assert seen == set(expected)
@@ -80,17 +84,17 @@ def test_everything_comes_back(mixed, tmp_path):
 def test_the_centre_alone(tmp_path):
     records = [record(i, (7, 4)) for i in range(4)]
     out = write_store(plan(records), tmp_path / "toy.h5")
-    image, labels = Store("train", path=str(out), centre=5).read(0)
+    image, labels = Store("train", path=str(out), center=5).read(0)
     np.testing.assert_array_equal(image, records[0].image[1:6], "all of the side that is shorter")
-    np.testing.assert_array_equal(labels, records[0].labels[:, 1:6])
+    np.testing.assert_array_equal(labels, records[0].raters[:, 1:6])
     with pytest.raises(UserError, match="at least 1 pixel"):
-        Store("train", path=str(out), centre=0)
+        Store("train", path=str(out), center=0)
 
 
 def test_any_hdf5_reader_finds_images_and_provenance(tmp_path):
     out = write_store(plan([record(0), record(1)]), tmp_path / "toy.h5")
     with h5py.File(out) as file:
-        assert '"licence":"CC0"' in file.attrs["provenance"]
+        assert '"license":"CC0"' in file.attrs["provenance"]
         (block,) = file["blocks"].values()
         assert block["images"].shape == (2, 6, 5, 2)
         assert block["images"].fletcher32
@@ -137,9 +141,9 @@ def test_another_plan_does_not_go_on_with_the_remains(mixed, tmp_path):
     cut = Plan(INFO, PROVENANCE, [*broken.items[:-1], Item("e22", "g11", mixed[22].split, stop)], 4)
     with pytest.raises(KeyboardInterrupt):
         write_store(cut, tmp_path / "toy.h5")
-    others = [record(i, raters=3) for i in range(4)]
+    others = [record(i, count=3) for i in range(4)]
     write_store(plan(others), tmp_path / "toy.h5")
-    assert Store("train", path=str(tmp_path / "toy.h5"))[0].labels.shape[0] == 3
+    assert Store("train", path=str(tmp_path / "toy.h5"))[0].raters.shape[0] == 3
 
 
 def test_a_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
@@ -159,11 +163,11 @@ def test_a_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
 
 
 BAD = {
-    "undeclared label": (record(0, labels=np.full((1, 6, 5), 7, np.uint8)), r"e0: labels \[7\] are not declared.*0..2"),
-    "size": (record(0, labels=np.zeros((2, 5, 6), np.uint8)), r"e0: label maps of \(5, 6\), the image is \(6, 5\)"),
-    "no labels": (record(0, labels=np.zeros((0, 6, 5), np.uint8)), "e0: the image has no label map"),
+    "undeclared label": (record(0, raters=np.full((1, 6, 5), 7, np.uint8)), r"e0: labels \[7\] are not declared.*0..2"),
+    "size": (record(0, raters=np.zeros((2, 5, 6), np.uint8)), r"e0: label maps of \(5, 6\), the image is \(6, 5\)"),
+    "no labels": (record(0, raters=np.zeros((0, 6, 5), np.uint8)), "e0: the image has no label map"),
     "NaN": (record(0, image=np.full((6, 5, 2), np.nan, np.float32)), "e0: the image has NaN"),
-    "raters": (record(0, raters=5), "e0: 5 label maps, expected at most 4"),
+    "rater_names": (record(0, count=5), "e0: 5 label maps, expected at most 4"),
     "channels": (record(0, image=np.zeros((6, 5, 1), np.uint8)), r"e0: expected an image of 2 channel"),
 }
 
@@ -225,13 +229,13 @@ def test_workers_and_pickling_do_not_share_a_file_handle(tmp_path):
     records = [record(i, split="train") for i in range(12)]
     data = Store("train", path=str(write_store(plan(records), tmp_path / "toy.h5")))
     data[0]  # opens the file in this process
-    assert torch.equal(pickle.loads(pickle.dumps(data))[3].labels, data[3].labels)
+    assert torch.equal(pickle.loads(pickle.dumps(data))[3].raters, data[3].raters)
     stream = TrainingStream(data, batch_size=4, seed=0, augment="flip-rotate")
     loaders = [torch.utils.data.DataLoader(stream, batch_size=None, sampler=range(5), num_workers=n) for n in (0, 2)]
     for alone, shared in zip(*loaders, strict=True):
         assert alone.batch.ids == shared.batch.ids
         assert torch.equal(alone.batch.image, shared.batch.image)
-        assert torch.equal(alone.batch.labels, shared.batch.labels)
+        assert torch.equal(alone.batch.raters, shared.batch.raters)
 
 
 def test_without_h5py_the_extra_is_named(monkeypatch):

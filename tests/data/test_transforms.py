@@ -25,7 +25,7 @@ def moves(example: Example, tries: int) -> list[Example]:
 @pytest.mark.parametrize("shape", [(5, 5), (4, 7), (7, 4)])
 def test_image_and_all_label_maps_move_together(shape):
     for moved in moves(numbered(*shape), 30):
-        for label_map in moved.labels:
+        for label_map in moved.raters:
             assert torch.equal(label_map, moved.image[0].long())
 
 
@@ -33,19 +33,19 @@ def test_image_and_all_label_maps_move_together(shape):
 def test_pixels_are_only_rearranged(shape):
     for moved in moves(numbered(*shape), 30):
         assert moved.image.shape == (1, *shape)
-        assert torch.equal(moved.labels[0].flatten().sort().values, torch.arange(shape[0] * shape[1]))
+        assert torch.equal(moved.raters[0].flatten().sort().values, torch.arange(shape[0] * shape[1]))
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((5, 5), 8), ((4, 7), 4)])
 def test_all_moves_are_reached_and_no_other(shape, expected):
     # A fair move is missed in 300 tries with probability below 8 · (7/8)^300 < 1e-16.
-    seen = {tuple(moved.labels[0].flatten().tolist()) for moved in moves(numbered(*shape), 300)}
+    seen = {tuple(moved.raters[0].flatten().tolist()) for moved in moves(numbered(*shape), 300)}
     assert len(seen) == expected
 
 
-def test_neighbours_stay_neighbours_and_spacing_follows_the_axes():
+def test_neighbors_stay_neighbors_and_spacing_follows_the_axes():
     for moved in moves(numbered(6, 6), 40):
-        step_down = int((moved.labels[0, 1, 0] - moved.labels[0, 0, 0]).abs())
+        step_down = int((moved.raters[0, 1, 0] - moved.raters[0, 0, 0]).abs())
         assert step_down in (1, 6)
         # The original has spacing 0.5 from row to row (numbers 6 apart) and 2.0 from column to column.
         assert moved.spacing == ((0.5, 2.0) if step_down == 6 else (2.0, 0.5))
@@ -69,22 +69,22 @@ def test_same_generator_state_same_move():
     assert all(torch.equal(a.image, b.image) for a, b in zip(first, second, strict=True))
 
 
-def test_jitter_flips_jointly_and_changes_colours_only():
+def test_jitter_flips_jointly_and_changes_colors_only():
     info = DatasetInfo(num_classes=2, image_channels=3)
     raw = torch.randint(0, 256, (3, 5, 6), generator=torch.Generator().manual_seed(0)).float()
     numbers = torch.arange(30).view(1, 5, 6)
-    example = Example(info.normalisation(raw), numbers, "photo")
+    example = Example(info.normalization(raw), numbers, "photo")
     rng = np.random.default_rng(0)
     brightness = []
     for _ in range(60):
         moved = flip_jitter(example, rng, info)
-        flipped = torch.equal(moved.labels, numbers.flip(-1))
-        assert flipped or torch.equal(moved.labels, numbers)
-        shown = info.normalisation.inverse(moved.image)
+        flipped = torch.equal(moved.raters, numbers.flip(-1))
+        assert flipped or torch.equal(moved.raters, numbers)
+        shown = info.normalization.inverse(moved.image)
         assert shown.min() >= -1e-3
         assert shown.max() <= 255 + 1e-3
         back = shown.flip(-1) if flipped else shown
-        # Contrast and brightness keep the order of grey values: the image moved the same way as its labels.
+        # Contrast and brightness keep the order of gray values: the image moved the same way as its labels.
         assert torch.corrcoef(torch.stack([back.mean(0).flatten(), raw.mean(0).flatten()]))[0, 1] > 0.8
         brightness.append(float(shown.mean() / raw.mean()))
     assert min(brightness) < 0.7
@@ -95,15 +95,15 @@ def test_jitter_flips_jointly_and_changes_colours_only():
 def test_resizing_moves_image_and_labels_alike_and_never_mixes_labels(size):
     example = numbered(6, 8)
     moved = resize(example, size)
-    assert moved.image.shape[-2:] == moved.labels.shape[-2:] == size
-    assert set(moved.labels.flatten().tolist()) <= set(example.labels.flatten().tolist())
+    assert moved.image.shape[-2:] == moved.raters.shape[-2:] == size
+    assert set(moved.raters.flatten().tolist()) <= set(example.raters.flatten().tolist())
     assert moved.spacing == pytest.approx((0.5 * 6 / size[0], 2.0 * 8 / size[1]))
-    # Each label is the pixel of the original under the centre of the new one.
+    # Each label is the pixel of the original under the center of the new one.
     rows, columns = (torch.arange(n) + 0.5 for n in size)
     expected = (rows * 6 / size[0]).long()[:, None] * 8 + (columns * 8 / size[1]).long()
-    assert torch.equal(moved.labels[0], expected)
+    assert torch.equal(moved.raters[0], expected)
     # The numbers rise linearly, so a smooth image stays within a pixel of its labels.
-    assert (moved.image[0] - moved.labels[0]).abs().max() <= 6 * 8 / 2 + 8
+    assert (moved.image[0] - moved.raters[0]).abs().max() <= 6 * 8 / 2 + 8
 
 
 def test_a_resized_data_set_has_one_size():
@@ -117,5 +117,5 @@ def test_a_resized_data_set_has_one_size():
             return numbered(4 + i, 6)
 
     data = Resized(Two(), (8, 8))
-    assert [tuple(data[i].labels.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
+    assert [tuple(data[i].raters.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
     assert data.info == INFO.model_copy(update={"size": (8, 8)})  # travels with the weights

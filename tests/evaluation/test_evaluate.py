@@ -15,7 +15,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation import evaluate, steps_curve, table, write_results
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, create
-from stochseg.types import DatasetInfo, Example, Normalisation, Samples
+from stochseg.types import DatasetInfo, Example, Normalization, Samples
 
 
 class Known(StochasticSegmenter):
@@ -33,7 +33,7 @@ class Known(StochasticSegmenter):
 
 
 class Oracle(Known):
-    """Draws from the truth of the phantom that it recognises."""
+    """Draws from the truth of the phantom that it recognizes."""
 
     def __init__(self, data: Phantoms):
         super().__init__(data.info)
@@ -107,7 +107,7 @@ def test_a_constant_model_scores_what_can_be_counted():
 
 
 def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_ones_do():
-    model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_steps=4, steps=2)
+    model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_timesteps=4, steps=2)
     data = Phantoms("test", size=16, count=2)
     free, latin = (evaluate(model, data, samples=20, noise=noise).metrics for noise in ("independent", "latin"))
     assert free.keys() - latin.keys() == {
@@ -130,8 +130,8 @@ def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
     for i, row in enumerate(result.images):
         labels = oracle.sample(data[i].image[None], 100, seed=3).labels
         for n in (16, 32, 50, 100):
-            assert row[f"ged_{n}"] == pytest.approx(ged(labels[:, :n], data[i].labels[None], 2).item(), abs=1e-12)
-            assert row[f"hm_iou_{n}"] == pytest.approx(hm_iou(labels[:, :n], data[i].labels[None], 2).item(), abs=1e-12)
+            assert row[f"ged_{n}"] == pytest.approx(ged(labels[:, :n], data[i].raters[None], 2).item(), abs=1e-12)
+            assert row[f"hm_iou_{n}"] == pytest.approx(hm_iou(labels[:, :n], data[i].raters[None], 2).item(), abs=1e-12)
 
 
 def test_limit_takes_images_evenly_and_progress_counts_them():
@@ -169,7 +169,7 @@ def test_the_table_shows_every_score(perfect):
 
 def test_steps_curve_asks_for_each_number_of_steps():
     data = Phantoms("val", size=8, count=1)
-    model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_steps=8)
+    model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_timesteps=8)
     curve = steps_curve(model, data, [1, 4], samples=2)
     assert {steps: m["evaluations_per_sample"] for steps, m in curve.items()} == {1: 1, 4: 4}
     assert list(steps_curve(model, data, [1, 4], samples=2, sampler="corrector")) == [1, 7]
@@ -190,8 +190,8 @@ def test_impossible_evaluations_are_refused():
         evaluate(Blank(other), data, samples=2)
 
 
-def test_data_normalised_in_another_way_reaches_the_model_as_it_expects():
-    """The same raw images under another normalisation give the same metrics."""
+def test_data_normalized_in_another_way_reaches_the_model_as_it_expects():
+    """The same raw images under another normalization give the same metrics."""
     seen = []
 
     class Recorder(StochasticSegmenter):
@@ -208,7 +208,7 @@ def test_data_normalised_in_another_way_reaches_the_model_as_it_expects():
 
     data = Phantoms("val", size=8, count=1)
     evaluate(Recorder(), data, samples=2)
-    other = data.info.model_copy(update={"normalisation": Normalisation(mean=(10.0,), std=(3.0,))})
+    other = data.info.model_copy(update={"normalization": Normalization(mean=(10.0,), std=(3.0,))})
     data.info = other
     evaluate(Recorder(), data, samples=2)
     torch.testing.assert_close(seen[0], seen[1], atol=1e-4, rtol=0)
@@ -222,9 +222,9 @@ class Silent(Squares):
 
     def __getitem__(self, i):
         example = super().__getitem__(i)
-        void = torch.full_like(example.labels[:1], 255)
-        labels = torch.cat([example.labels, void]) if i else void
-        return Example(example.image, labels, example.id, raters=("a", "b", "c")[-len(labels) :])
+        void = torch.full_like(example.raters[:1], 255)
+        labels = torch.cat([example.raters, void]) if i else void
+        return Example(example.image, labels, example.id, rater_names=("a", "b", "c")[-len(labels) :])
 
 
 def test_raters_who_say_nothing_do_not_count():

@@ -32,10 +32,10 @@ def test_every_count_and_rule_against_fusing_by_hand(model, phantoms):
         confusion = 0
         for i, maps in enumerate(labels):
             votes = torch.nn.functional.one_hot(maps[0, :n], phantoms.info.num_classes).sum(0)
-            fused = votes.argmax(-1).expand_as(phantoms[i].labels)
-            confusion = confusion + confusion_matrix(fused, phantoms[i].labels, phantoms.info.num_classes)
+            fused = votes.argmax(-1).expand_as(phantoms[i].raters)
+            confusion = confusion + confusion_matrix(fused, phantoms[i].raters, phantoms.info.num_classes)
         assert scores[n, "vote"] == pytest.approx(miou(confusion).item())
     mean = model.sample(phantoms[0].image[None], 4).mean
-    fused = mean.argmax(1)[0].expand_as(phantoms[0].labels)
-    confusion = confusion_matrix(fused, phantoms[0].labels, phantoms.info.num_classes)
+    fused = mean.argmax(1)[0].expand_as(phantoms[0].raters)
+    confusion = confusion_matrix(fused, phantoms[0].raters, phantoms.info.num_classes)
     assert fusion_miou(model, phantoms, counts=(4,), limit=1)[4, "mean"] == pytest.approx(miou(confusion).item())

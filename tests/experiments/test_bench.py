@@ -13,8 +13,8 @@ from stochseg.experiments.bench import Case, cost, peak_memory
 from stochseg.models import create
 
 SMALL = {
-    "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_steps": 40},
-    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 40},
+    "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_timesteps": 40},
+    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 40},
 }
 
 

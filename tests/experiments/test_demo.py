@@ -11,7 +11,12 @@ import stochseg.experiments.demo as demo
 
 TINY = (
     *("steps=2", "batch_size=2", "data.options.size=16", "data.train.count=4", "data.val.count=4"),
-    *("model.options.tower=[8,8]", "model.options.light=[8,8]", "model.options.num_steps=8", "model.options.steps=2"),
+    *(
+        "model.options.tower=[8,8]",
+        "model.options.light=[8,8]",
+        "model.options.num_timesteps=8",
+        "model.options.steps=2",
+    ),
     *("validation.images=1", "validation.samples=2"),
 )
 

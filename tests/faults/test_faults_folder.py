@@ -68,7 +68,7 @@ def move(root, old, new):
     (root / old).rename(root / new)
 
 
-def colours(root):
+def colors(root):
     array = np.zeros((8, 8, 3), np.uint8)
     array[0, :3], array[1, :1] = (1, 2, 3), (9, 9, 9)
     write(root, "labels/ben/a.png", array)
@@ -117,9 +117,9 @@ MISTAKES = {
     "text as DICOM": (lambda r: text_as(r, "images/a.dcm"), r"images/a\.dcm is not a DICOM file"),
     "text as NIfTI": (lambda r: text_as(r, "images/a.nii"), r"images/a\.nii cannot be read as an image"),
     "NaN": (not_a_number, r"images/a\.tif: the image has NaN or infinite values"),
-    "unknown colours": (
-        colours,
-        r"ben/a\.png: 2 unknown colour\(s\): #010203 \(3 pixels\), #090909 \(1 pixels\); add them to `palette`",
+    "unknown colors": (
+        colors,
+        r"ben/a\.png: 2 unknown color\(s\): #010203 \(3 pixels\), #090909 \(1 pixels\); add them to `palette`",
     ),
     "transparent labels": (transparent, r"ben/a\.png: expected a label map without transparency"),
     "labels as JPEG": (jpeg, r"ben/a\.jpg: expected labels.*JPEG changes label values: save label maps as PNG"),
@@ -131,11 +131,11 @@ MISTAKES = {
     "values of no class": (lambda r: info(r, values={0: 5}), r"values leads to \[5\], which are neither classes nor"),
     "a palette that is not one": (
         lambda r: info(r, palette=["black", "#ff0000"]),
-        r"expected a colour such as '#e8853c', got 'black'",
+        r"expected a color such as '#e8853c', got 'black'",
     ),
-    "one colour for two classes": (
+    "one color for two classes": (
         lambda r: info(r, palette=["#FF0000", "#ff0000"]),
-        r"palette names a colour twice",
+        r"palette names a color twice",
     ),
     "void below 0": (lambda r: info(r, ignore=-1), r"key 'ignore'.*got -1"),
     "group that is no expression": (lambda r: info(r, group="("), r"group '\(' is not a regular expression"),
@@ -163,11 +163,11 @@ MISTAKES = {
         lambda r: write(r, "labels/ben/a.png", np.zeros((8, 9))),
         r"ben/a\.png: expected a label map of 8×8 like its image, got shape \(8, 9\)",
     ),
-    "labels in colour": (
+    "labels in color": (
         lambda r: write(r, "labels/ben/a.png", np.zeros((8, 8, 3))),
-        r"ben/a\.png: expected a label map of grey levels.*got colours; list the colour of each class as `palette`",
+        r"ben/a\.png: expected a label map of gray levels.*got colors; list the color of each class as `palette`",
     ),
-    "colour for grey": (
+    "color for gray": (
         lambda r: write(r, "images/a.png", np.zeros((8, 8, 3))),
         r"images/a\.png: expected 1 channel\(s\) \(dataset\.yaml\), got 3",
     ),
@@ -259,7 +259,7 @@ def photographs(root):
     write(root, "labels/ben/c.png", np.arange(64).reshape(8, 8) * 2 + 1)
 
 
-def grey_and_colour(root):
+def grey_and_color(root):
     write(root, "labels/ben/a.png", np.zeros((8, 8, 3)))
 
 
@@ -269,7 +269,7 @@ INIT_MISTAKES = {
     "no images": (no_images, r"images: expected images such as .*images/ID\.png, found none"),
     "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1; all images"),
     "photographs as labels": (photographs, r"labels/ben/[ac]\.png: expected a label map, but it brings the values to"),
-    "grey and colour": (grey_and_colour, r"labels/ben/a\.png is in colour, others are not; use one form"),
+    "gray and color": (grey_and_color, r"labels/ben/a\.png is in color, others are not; use one form"),
     "damaged image": (lambda r: cut(r, "images/c.png", 60), r"images/c\.png cannot be read as an image"),
 }
 

@@ -93,4 +93,4 @@ def test_an_old_store_opens(tmp_path):
     assert {split: len(part) for split, part in splits.items()} == {"train": 4, "val": 1, "test": 1}
     example = splits["train"][0]
     assert example.image.shape == (1, 16, 16)
-    assert example.labels.dtype == torch.int64
+    assert example.raters.dtype == torch.int64

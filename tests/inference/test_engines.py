@@ -19,10 +19,10 @@ from stochseg.models import MODELS, create, load, save
 from stochseg.models.base import StochasticSegmenter, image_key
 
 UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": []}
-TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4}
-# One entry a model with hot modules.
+TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 4}
+# One entry a model with accelerated modules.
 SMALLEST = {
-    "ccdm": {**UNET, "num_steps": 20, "steps": 4},
+    "ccdm": {**UNET, "num_timesteps": 20, "steps": 4},
     "unet-ce": UNET,
     "ccdm-fast": {**TOWERS, "components": 2, "focus": 14},
 }
@@ -69,7 +69,7 @@ def onnx_models():
 
 
 def test_every_model_with_hot_modules_is_tried():
-    assert set(SMALLEST) == {name for name, cls in MODELS.items() if cls.hot}
+    assert set(SMALLEST) == {name for name, cls in MODELS.items() if cls.accelerated_modules}
 
 
 # --- the same samples -------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_compile_draws_the_labels_of_torch(name, config):
     copy = with_engine(model, "compile")
     torch._dynamo.utils.counters.clear()
     agree(model.sample(image(), 2), copy.sample(image(), 2))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(model.hot)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(model.accelerated_modules)
 
 
 @pytest.mark.parametrize("name", ["ccdm-fast", "unet-ce"])

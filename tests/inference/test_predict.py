@@ -40,7 +40,7 @@ def ct_model():
     return of_hounsfield()
 
 
-def grey(h=20, w=24):
+def gray(h=20, w=24):
     return RNG.integers(0, 256, (h, w), dtype=np.uint8)
 
 
@@ -59,7 +59,7 @@ def result(folder):
 
 
 def test_a_picture_gets_the_samples_that_the_model_draws(model, tmp_path):
-    raw = grey()
+    raw = gray()
     Image.fromarray(raw).save(tmp_path / "a.png")
     (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", Options(samples=5, seed=2, steps=4), origin="m")
     assert (outcome.status, outcome.folder) == ("done", tmp_path / "out/a")
@@ -77,19 +77,19 @@ def test_a_picture_gets_the_samples_that_the_model_draws(model, tmp_path):
 
 @pytest.mark.parametrize("form", ["png", "jpg", "tif", "bmp"])
 def test_picture_formats(model, tmp_path, form):
-    Image.fromarray(grey()).save(tmp_path / f"a.{form}")
+    Image.fromarray(gray()).save(tmp_path / f"a.{form}")
     assert predict(model, [tmp_path / f"a.{form}"], tmp_path / "out", QUICK)[0].status == "done"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (33, 17)])
 def test_any_size(model, tmp_path, size):
-    Image.fromarray(grey(*size)).save(tmp_path / "a.png")
+    Image.fromarray(gray(*size)).save(tmp_path / "a.png")
     (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", QUICK)
     assert tifffile.imread(outcome.folder / "samples.tif").reshape(3, -1).shape == (3, size[0] * size[1])
 
 
 def test_images_of_one_size_share_calls_and_change_nothing(model, tmp_path, monkeypatch):
-    raws = [grey() for _ in range(5)] + [grey(9, 9)]
+    raws = [gray() for _ in range(5)] + [gray(9, 9)]
     for i, raw in enumerate(raws):
         Image.fromarray(raw).save(tmp_path / f"{i}.png")
     sizes = []
@@ -108,7 +108,7 @@ def test_images_of_one_size_share_calls_and_change_nothing(model, tmp_path, monk
 
 def test_progress_runs_to_the_number_of_inputs(model, tmp_path):
     for name in "ab":
-        Image.fromarray(grey()).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray()).save(tmp_path / f"{name}.png")
     seen = []
     predict(model, [tmp_path, "nowhere.png"], tmp_path / "out", QUICK, progress=lambda d, t: seen.append((d, t)))
     assert {total for _, total in seen} == {3}
@@ -117,16 +117,16 @@ def test_progress_runs_to_the_number_of_inputs(model, tmp_path):
     assert any(d != int(d) for d in done), "a call is several steps"
 
 
-def test_deep_float_and_colour_pictures(model, tmp_path):
+def test_deep_float_and_color_pictures(model, tmp_path):
     deep = RNG.integers(0, 60_000, (12, 14)).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
     Image.fromarray(RNG.uniform(0, 255, (12, 14)).astype(np.float32)).save(tmp_path / "float.tif")
     Image.fromarray(RNG.uniform(-1000, 400, (12, 14)).astype(np.float32)).save(tmp_path / "hounsfield.tif")
     outcomes = {o.folder.name: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
     for name in ("deep", "hounsfield"):
-        assert "are not the grey levels 0..255 that the model takes" in outcomes[name].notices[0]
+        assert "are not the gray levels 0..255 that the model takes" in outcomes[name].notices[0]
     assert outcomes["float"].notices == ()
-    measured = lively(info=DatasetInfo(num_classes=2, image_channels=1, normalisation={"mean": [-400], "std": [300]}))
+    measured = lively(info=DatasetInfo(num_classes=2, image_channels=1, normalization={"mean": [-400], "std": [300]}))
     deep, hounsfield = predict(measured, [tmp_path / "deep.png", tmp_path / "hounsfield.tif"], tmp_path / "ct", QUICK)
     assert re.search(r"reach \d+ standard deviations from what the model was trained on", deep.notices[0])
     assert hounsfield.notices == ()
@@ -136,9 +136,9 @@ def test_deep_float_and_colour_pictures(model, tmp_path):
     unit, black = predict(model, files, tmp_path / "out", QUICK)
     assert re.fullmatch(r"its intensities 0\.\S+ differ by 0\.007\d standard deviations .*units\?", unit.notices[0])
     assert black.notices == ()
-    colour = lively(channels=3)
+    color = lively(channels=3)
     Image.fromarray(RNG.integers(0, 256, (12, 14, 3), dtype=np.uint8)).save(tmp_path / "rgb.png")
-    (outcome,) = predict(colour, [tmp_path / "rgb.png"], tmp_path / "out", QUICK)
+    (outcome,) = predict(color, [tmp_path / "rgb.png"], tmp_path / "out", QUICK)
     assert (outcome.status, outcome.notices) == ("done", ())
 
 
@@ -146,7 +146,7 @@ def test_a_model_of_the_centre_says_so_of_larger_images(tmp_path):
     """A slice of a whole chest, given to a model of nodules, would come out empty without a word."""
     network = lively(focus=8)
     for name, side in (("fit", 16), ("large", 40)):
-        Image.fromarray(grey(side, side)).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray(side, side)).save(tmp_path / f"{name}.png")
     fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
     assert fit.notices == ()
     assert "labels the central 8×8 of its 40×40 pixels" in large.notices[0]
@@ -187,7 +187,7 @@ def test_resolutions_that_a_png_cannot_tell_are_left_out_of_it(model, tmp_path):
 
 def test_patterns_leave_results_alone(model, tmp_path):
     (tmp_path / "in").mkdir()
-    Image.fromarray(grey()).save(tmp_path / "in/a.png")
+    Image.fromarray(gray()).save(tmp_path / "in/a.png")
     pattern = str(tmp_path / "in/**/*.png")
     for _ in range(2):
         assert len(predict(model, [pattern], tmp_path / "in/out", QUICK)) == 1
@@ -196,7 +196,7 @@ def test_patterns_leave_results_alone(model, tmp_path):
 def test_a_model_of_resized_images_says_so_of_other_sizes(tmp_path):
     """Training brings images to one size (`data.size`), prediction takes them as they are: another scale."""
     for name, side in (("fit", 16), ("large", 40)):
-        Image.fromarray(grey(side, side)).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray(side, side)).save(tmp_path / f"{name}.png")
     network = lively(info=DatasetInfo(num_classes=2, image_channels=1, size=(16, 16)))
     fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
     assert fit.notices == ()
@@ -221,15 +221,15 @@ def test_alpha_is_left_out_with_a_notice(tmp_path, channels, form):
 # --- bad input --------------------------------------------------------------------------------------------
 
 
-def test_colour_for_a_grey_model_is_refused(model, tmp_path):
+def test_color_for_a_grey_model_is_refused(model, tmp_path):
     for i, channels in enumerate((3, 4)):
         Image.fromarray(RNG.integers(0, 256, (8, 8, channels), dtype=np.uint8)).save(tmp_path / f"{i}.png")
         said = problem(model, tmp_path / f"{i}.png", tmp_path)
-        assert f"trained on 1 channel(s), got {channels}; convert it to grey scale" in said
+        assert f"trained on 1 channel(s), got {channels}; convert it to gray scale" in said
 
 
-def test_grey_for_a_colour_model_is_refused(tmp_path):
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+def test_grey_for_a_color_model_is_refused(tmp_path):
+    Image.fromarray(gray()).save(tmp_path / "a.png")
     assert "trained on 3 channel(s), got 1" in problem(lively(channels=3), tmp_path / "a.png", tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_nan_is_refused(model, tmp_path):
 )
 def test_what_is_no_image_is_skipped_and_the_others_are_done(model, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    Image.fromarray(grey()).save(tmp_path / "good.png")
+    Image.fromarray(gray()).save(tmp_path / "good.png")
     outcomes = predict(model, [tmp_path / name, tmp_path / "good.png"], tmp_path / "out", QUICK)
     assert [o.status for o in outcomes] == ["failed", "done"]
     assert message in outcomes[0].problem
@@ -282,7 +282,7 @@ def test_folders_and_patterns_without_images(model, tmp_path):
 
 
 def test_nothing_is_begun_where_nothing_can_be_written(model, tmp_path):
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+    Image.fromarray(gray()).save(tmp_path / "a.png")
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file/below"):
         with pytest.raises(UserError, match=r"cannot write to .*: \S+file is a file, expected a folder; give another"):
@@ -298,7 +298,7 @@ def test_nothing_is_begun_where_nothing_can_be_written(model, tmp_path):
 
 def test_a_foreign_folder_of_the_same_name_is_left_alone(model, tmp_path):
     for name in "ab":
-        Image.fromarray(grey()).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray()).save(tmp_path / f"{name}.png")
     (tmp_path / "out/a").mkdir(parents=True)
     (tmp_path / "out/a/thesis.txt").write_text("years of work")
     outcomes = predict(model, [tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "out", QUICK)
@@ -316,7 +316,7 @@ def test_unknown_options_are_told_before_anything_is_done(model, tmp_path, optio
 
 def test_too_little_memory_is_told_and_the_others_are_done(model, tmp_path, monkeypatch):
     for name in "ab":
-        Image.fromarray(grey(8, 8 if name == "a" else 9)).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray(8, 8 if name == "a" else 9)).save(tmp_path / f"{name}.png")
     sample = type(model).sample
 
     def short(self, image, *args, **kwargs):
@@ -335,8 +335,8 @@ def test_too_little_memory_is_told_and_the_others_are_done(model, tmp_path, monk
 
 def test_a_folder_is_searched_to_the_bottom_but_not_its_results(model, tmp_path):
     (tmp_path / "in/deep").mkdir(parents=True)
-    Image.fromarray(grey()).save(tmp_path / "in/a.png")
-    Image.fromarray(grey()).save(tmp_path / "in/deep/b.PNG")
+    Image.fromarray(gray()).save(tmp_path / "in/a.png")
+    Image.fromarray(gray()).save(tmp_path / "in/deep/b.PNG")
     nibabel.Nifti1Image(np.zeros((6, 7, 2), np.int16), np.eye(4)).to_filename(tmp_path / "in/scan.v1.nii.gz")
     (tmp_path / "in/notes.txt").write_text("hello")
     (tmp_path / "in/.hidden.png").write_bytes(b"")
@@ -353,7 +353,7 @@ def test_equal_names_are_told_apart_or_refused(tmp_path):
     files = [tmp_path / name for name in ("a.png", "a.tif", "p1/ct/a.png", "p2/ct/a.png", "deep/b.png", "deep-b.png")]
     for file in files:
         file.parent.mkdir(exist_ok=True, parents=True)
-        Image.fromarray(grey()).save(file)
+        Image.fromarray(gray()).save(file)
 
     def names(*given):
         return [s.name for s in find_sources(given).sources]
@@ -368,7 +368,7 @@ def test_equal_names_are_told_apart_or_refused(tmp_path):
 def test_globs(tmp_path):
     (tmp_path / "x/y").mkdir(parents=True)
     for name in ("x/1.png", "x/y/2.png", "x/[3].png"):
-        Image.fromarray(grey()).save(tmp_path / name)
+        Image.fromarray(gray()).save(tmp_path / name)
     assert [s.name for s in find_sources([str(tmp_path / "**/*.png")]).sources] == ["1", "[3]", "2"]
     assert [s.name for s in find_sources([str(tmp_path / "x/[3].png")]).sources] == ["[3]"], "a name before a pattern"
 
@@ -378,7 +378,7 @@ def test_globs(tmp_path):
 
 def test_complete_results_are_kept_and_broken_ones_made_again(model, tmp_path, monkeypatch):
     for name in "abc":
-        Image.fromarray(grey()).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray()).save(tmp_path / f"{name}.png")
     files = [tmp_path / f"{name}.png" for name in "abc"]
     predict(model, files[:2], tmp_path / "out", QUICK)
     stamp = (tmp_path / "out/a/result.json").stat().st_mtime_ns
@@ -391,7 +391,7 @@ def test_complete_results_are_kept_and_broken_ones_made_again(model, tmp_path, m
 
 
 def test_results_of_something_else_are_not_taken_for_these(model, tmp_path):
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+    Image.fromarray(gray()).save(tmp_path / "a.png")
     predict(model, [tmp_path / "a.png"], tmp_path / "out", QUICK)
 
     def said(network=model, options=QUICK):
@@ -404,13 +404,13 @@ def test_results_of_something_else_are_not_taken_for_these(model, tmp_path):
     with torch.no_grad():
         next(other.parameters()).add_(0.1)
     assert "another model;" in said(other)
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+    Image.fromarray(gray()).save(tmp_path / "a.png")
     assert "another input;" in said()
 
 
 def test_an_interrupted_call_leaves_whole_results_only(model, tmp_path, monkeypatch):
     for name, width in (("a", 8), ("b", 9)):
-        Image.fromarray(grey(8, width)).save(tmp_path / f"{name}.png")
+        Image.fromarray(gray(8, width)).save(tmp_path / f"{name}.png")
     sample = type(model).sample
 
     def stop(self, image, *args, **kwargs):
@@ -650,7 +650,7 @@ def test_packages_of_the_extra_are_named(ct_model, tmp_path, monkeypatch):
 
 
 def test_large_images_are_cut_into_windows(model, tmp_path):
-    Image.fromarray(grey(150, 90)).save(tmp_path / "a.png")
+    Image.fromarray(gray(150, 90)).save(tmp_path / "a.png")
     options = Options(samples=2, tile=64, overlap=32)
     (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", options)
     assert result(outcome.folder)["tiled"] is True
@@ -659,7 +659,7 @@ def test_large_images_are_cut_into_windows(model, tmp_path):
 
 
 def test_models_that_cannot_be_tiled_take_images_whole_up_to_a_limit(tmp_path, monkeypatch):
-    Image.fromarray(grey(40, 30)).save(tmp_path / "a.png")
+    Image.fromarray(gray(40, 30)).save(tmp_path / "a.png")
     focused = lively(focus=8)
     with pytest.raises(UserError, match="with focus 8 cannot be tiled"):
         predict(focused, [tmp_path / "a.png"], tmp_path / "out", Options(samples=2, tile=64, overlap=16))
@@ -698,7 +698,7 @@ def saved(tmp_path):
 
 def test_the_command_and_its_exit_codes(run, saved, tmp_path):
     (tmp_path / "in").mkdir()
-    Image.fromarray(grey()).save(tmp_path / "in/a.png")
+    Image.fromarray(gray()).save(tmp_path / "in/a.png")
     command = ("predict", saved, tmp_path / "in", "--out", tmp_path / "out", "-n", 2, "--device", "cpu")
     code, out, _ = run(*command)
     assert code == 0
@@ -722,7 +722,7 @@ def test_the_command_and_its_exit_codes(run, saved, tmp_path):
 
 
 def test_the_command_samples_as_it_is_told(run, saved, tmp_path):
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+    Image.fromarray(gray()).save(tmp_path / "a.png")
     picture, model = read_picture(tmp_path / "a.png").values[0], load(saved)
     options = {"steps": 4, "sampler": "ancestral", "grid": "even", "noise": "latin"}
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -735,7 +735,7 @@ def test_the_command_samples_as_it_is_told(run, saved, tmp_path):
 
 
 def test_ctrl_c_says_how_to_go_on(run, saved, tmp_path, monkeypatch):
-    Image.fromarray(grey()).save(tmp_path / "a.png")
+    Image.fromarray(gray()).save(tmp_path / "a.png")
 
     def stop(*args, **kwargs):
         raise KeyboardInterrupt

@@ -232,7 +232,7 @@ def test_a_picture_gives_tiff_and_png(tmp_path):
     assert set(result["files"]) == {p.name for p in (tmp_path / "a").iterdir()} - {"result.json"}
 
 
-def test_sizes_are_in_millimetres_where_the_lattice_knows_them(tmp_path):
+def test_sizes_are_in_millimeters_where_the_lattice_knows_them(tmp_path):
     affine = np.diag([0.5, 2.0, 3.0, 1.0])
     for s, unit, size in ((1, "mm2", 1.0), (5, "mm3", 3.0)):
         stack = Stack(np.zeros((s, 12, 10)), Lattice(affine))
@@ -256,7 +256,7 @@ def test_a_failed_write_leaves_nothing_and_a_foreign_folder_stays(tmp_path):
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["thesis.txt"]
 
 
-def test_the_overlay_shows_the_image_where_nothing_is_and_colours_elsewhere():
+def test_the_overlay_shows_the_image_where_nothing_is_and_colors_elsewhere():
     raw = np.linspace(0, 255, 16).reshape(4, 4)
     fused = np.zeros((4, 4), np.uint8)
     fused[1, 1] = 1

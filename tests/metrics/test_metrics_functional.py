@@ -52,7 +52,7 @@ def maps(seed: int, b: int, n: int, num_classes: int, h: int = 5, w: int = 4) ->
 
 
 def weights_of(seed: int, b: int, n: int) -> Tensor:
-    """Random unnormalised weights "b n", some of them zero, never all."""
+    """Random unnormalized weights "b n", some of them zero, never all."""
     weights = torch.rand(b, n, generator=torch.Generator().manual_seed(seed))
     weights[:, 1:][weights[:, 1:] < 0.2] = 0
     return weights + torch.eye(1, n) * 0.1

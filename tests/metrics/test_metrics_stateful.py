@@ -17,7 +17,7 @@ from stochseg.metrics import (
     METRICS,
     BrierScore,
     ExpectedCalibrationError,
-    GeneralisedEnergyDistance,
+    GeneralizedEnergyDistance,
     HungarianMatchedIoU,
     MeanIoU,
     SampleDiversity,
@@ -136,7 +136,7 @@ def test_direction_is_declared(name: str) -> None:
 def test_weights_and_unbiased_reach_the_functions() -> None:
     samples, raters = images()["ged"]
     weights, rater_weights = torch.rand(5, 6) + 0.1, torch.rand(5, 4) + 0.1
-    metric = GeneralisedEnergyDistance(NUM_CLASSES, unbiased=True)
+    metric = GeneralizedEnergyDistance(NUM_CLASSES, unbiased=True)
     metric.update(samples, raters, weights, rater_weights)
     both = {"weights": weights, "rater_weights": rater_weights}
     torch.testing.assert_close(metric.compute(), ged(samples, raters, 3, **both, unbiased=True).mean())

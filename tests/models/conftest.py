@@ -13,11 +13,11 @@ from stochseg.models import create
 @pytest.fixture
 def two_readings() -> Callable[..., list[float]]:
     """Train a tiny diffusion model for a few seconds on a blank image, of which 7 of 10 raters mark the left half and 3
-    the centre; returns the shares of samples that are either reading (up to 5% of the pixels)."""
+    the center; returns the shares of samples that are either reading (up to 5% of the pixels)."""
 
     def learn(name: str, steps: int, lr: float, **config) -> list[float]:
         torch.manual_seed(0)
-        shape = {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_steps": 40}
+        shape = {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_timesteps": 40}
         model = create(name, 2, 1, **{**shape, **config}).train()
         image = torch.zeros(16, 1, 8, 8)
         readings = torch.zeros(2, 8, 8, dtype=torch.int64)

@@ -62,20 +62,20 @@ def drawn(monkeypatch):
 
 
 def test_draws_of_an_image_take_distinct_raters_and_spread_steps(drawn):
-    rater, t = drawn(200, 4, draws=4, num_steps=100)
+    rater, t = drawn(200, 4, draws=4, num_timesteps=100)
     assert torch.equal(rater.sort(1).values, torch.arange(4).expand(200, 4))
     assert torch.equal(((t - 1) // 25).sort(1).values, torch.arange(4).expand(200, 4))
 
 
 def test_more_draws_than_raters_use_all_raters_equally(drawn):
-    rater, _ = drawn(50, 2, draws=6, num_steps=12)
+    rater, _ = drawn(50, 2, draws=6, num_timesteps=12)
     assert ((rater == 0).sum(1) == 3).all()
 
 
 @pytest.mark.parametrize("draws", [1, 3])
 def test_each_draw_is_marginally_a_uniform_pair_of_rater_and_step(drawn, draws):
     raters, steps, b = 3, 10, 6000
-    rater, t = drawn(b, raters, draws=draws, num_steps=steps)
+    rater, t = drawn(b, raters, draws=draws, num_timesteps=steps)
     assert t.min() == 1
     assert t.max() == steps
     for j in range(draws):
@@ -94,7 +94,7 @@ def test_several_draws_average_the_same_loss():
     labels = torch.randint(2, (1, 4, 4, 4))
 
     def losses(draws, keys):
-        model = ccdm(draws=draws, num_steps=20)
+        model = ccdm(draws=draws, num_timesteps=20)
         with torch.no_grad():
             return torch.stack([model(image, labels, keys=[(draws, k)])["loss"] for k in range(keys)])
 
@@ -104,7 +104,7 @@ def test_several_draws_average_the_same_loss():
 
 
 def test_encodes_once_however_many_samples_and_steps(monkeypatch):
-    model = ccdm(num_steps=10)
+    model = ccdm(num_timesteps=10)
     encode, calls = model.denoiser.encode, []
     monkeypatch.setattr(model.denoiser, "encode", lambda image: calls.append(len(image)) or encode(image))
     model.sample(torch.rand(2, 1, 8, 8), 5)
@@ -112,7 +112,7 @@ def test_encodes_once_however_many_samples_and_steps(monkeypatch):
 
 
 def test_a_perfect_denoiser_gives_the_truth(monkeypatch):
-    model = ccdm(3, num_steps=10)
+    model = ccdm(3, num_timesteps=10)
     truth = torch.randint(3, (8, 8))
     logits = 50.0 * torch.nn.functional.one_hot(truth, 3).permute(2, 0, 1).float()
     monkeypatch.setattr(
@@ -128,7 +128,7 @@ def test_a_perfect_denoiser_gives_the_truth(monkeypatch):
 
 def test_chunks_change_nothing():
     image = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    whole, parts = (ccdm(num_steps=10, chunk=chunk).sample(image, 5, steps=3) for chunk in (64, 1))
+    whole, parts = (ccdm(num_timesteps=10, chunk=chunk).sample(image, 5, steps=3) for chunk in (64, 1))
     assert (whole.labels != parts.labels).float().mean() <= 1e-3
     torch.testing.assert_close(whole.mean, parts.mean, atol=1e-3, rtol=0)
 
@@ -136,42 +136,42 @@ def test_chunks_change_nothing():
 @pytest.mark.parametrize(("chunk", "total"), [(64, 3), (1, 9)])
 def test_progress_reaches_its_total(chunk, total):
     seen = []
-    model = ccdm(num_steps=10, chunk=chunk)
+    model = ccdm(num_timesteps=10, chunk=chunk)
     model.sample(torch.rand(2, 1, 64, 64), 5, steps=3, progress=lambda *now: seen.append(now))
     assert seen == [(i + 1, total) for i in range(total)]
 
 
 def test_steps_and_sampler_default_to_the_config():
-    model = ccdm(num_steps=10, steps=4)
+    model = ccdm(num_timesteps=10, steps=4)
     image = torch.rand(1, 1, 8, 8)
     assert model.sample(image, 1).evaluations == 4
     assert model.sample(image, 1, steps=10).evaluations == 10
-    assert ccdm(num_steps=10).sample(image, 1).evaluations == 10
+    assert ccdm(num_timesteps=10).sample(image, 1).evaluations == 10
 
 
 @pytest.mark.parametrize("steps", [0, -1, 11])
 def test_impossible_steps_are_refused(steps):
     with pytest.raises(UserError, match=f"steps must be between 1 and T=10, got {steps}"):
-        ccdm(num_steps=10).sample(torch.rand(1, 1, 8, 8), 1, steps=steps)
+        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, steps=steps)
 
 
 def test_unknown_sampler_and_grid_are_answered_with_the_known_ones():
     with pytest.raises(UserError, match=r"unknown sampler 'euler'.*known: .*ancestral"):
-        ccdm(num_steps=10).sample(torch.rand(1, 1, 8, 8), 1, sampler="euler")
+        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, sampler="euler")
     with pytest.raises(UserError, match=r"unknown grid 'odd'.*known: .*even"):
-        ccdm(num_steps=10, grid="odd").sample(torch.rand(1, 1, 8, 8), 1)
+        ccdm(num_timesteps=10, grid="odd").sample(torch.rand(1, 1, 8, 8), 1)
 
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))
 def test_every_sampler_can_be_asked_for(sampler):
-    out = ccdm(3, num_steps=10).sample(torch.rand(1, 1, 8, 8), 2, steps=4, sampler=sampler)
+    out = ccdm(3, num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 2, steps=4, sampler=sampler)
     assert out.labels.max() < 3
     torch.testing.assert_close(out.mean.sum(1), torch.ones(1, 8, 8))
 
 
 def test_image_features_matter():
     """With an encoder, two images that differ only in what the encoder sees at 1/8 are told apart."""
-    model = ccdm(num_steps=10, encoder="hog", multipliers=[1, 1, 1, 16]).eval()
+    model = ccdm(num_timesteps=10, encoder="hog", multipliers=[1, 1, 1, 16]).eval()
     image = torch.rand(1, 1, 16, 16)
     condition = model.denoiser.encode(image)
     x_t, t = torch.zeros(1, 16, 16, dtype=torch.int64), torch.tensor([5])
@@ -180,7 +180,7 @@ def test_image_features_matter():
     assert model.sample(image, 1, steps=2).labels.shape == (1, 1, 16, 16)
 
 
-@pytest.mark.parametrize("wrong", [{"sampler": "nope"}, {"grid": "nope"}, {"num_steps": 5, "steps": 6}])
+@pytest.mark.parametrize("wrong", [{"sampler": "nope"}, {"grid": "nope"}, {"num_timesteps": 5, "steps": 6}])
 def test_sampling_options_are_checked_when_the_model_is_built(wrong):
     with pytest.raises(UserError):
         create("ccdm", 2, 1, **{"base": 8, "multipliers": (1, 2), **wrong})
@@ -197,7 +197,7 @@ def test_raters_are_drawn_evenly_whatever_their_number():
 
 
 def test_samples_are_ordinary_tensors():
-    out = create("ccdm", 2, 1, base=8, multipliers=(1, 2), num_steps=3).sample(torch.zeros(1, 1, 8, 8), 1)
+    out = create("ccdm", 2, 1, base=8, multipliers=(1, 2), num_timesteps=3).sample(torch.zeros(1, 1, 8, 8), 1)
     out.labels[...] = 0
     assert not out.mean.requires_grad
     (out.mean * torch.ones(1, requires_grad=True)).sum().backward()

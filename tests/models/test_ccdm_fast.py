@@ -7,7 +7,7 @@ from stochseg.errors import UserError
 from stochseg.models import create, load, save
 from stochseg.models.base import SamplingOptions
 
-TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4}
+TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 4}
 
 
 def fast(classes=2, **config):
@@ -95,7 +95,7 @@ def test_the_image_is_read_once_however_many_samples_and_chunks():
 
 
 @pytest.mark.parametrize("noise", ["independent", "latin"])
-def test_chunks_and_neighbours_change_nothing(noise):
+def test_chunks_and_neighbors_change_nothing(noise):
     x = image(3, 64, 64)
     whole, parts = (fast(chunk=chunk, noise=noise).sample(x, 5) for chunk in (64, 1))
     assert (whole.labels != parts.labels).float().mean() <= 1e-3
@@ -228,7 +228,7 @@ def test_new_components_part_from_the_beginning(classes, components, kept):
 
 @pytest.mark.parametrize("t_power", [1.0, 2.0])
 def test_training_prefers_noisy_steps_by_t_power(t_power, monkeypatch):
-    model, seen = fast(t_power=t_power, draws=4, num_steps=10), []
+    model, seen = fast(t_power=t_power, draws=4, num_timesteps=10), []
     monkeypatch.setattr(model, "_terms", lambda x0, x_t, t, valid, condition: seen.append(t) or torch.zeros(()))
     for i in range(40):
         model(image(25, 4, 4), torch.zeros(25, 1, 4, 4, dtype=torch.int64), keys=[(i, k) for k in range(25)])
@@ -242,7 +242,7 @@ def test_the_bound_is_the_same_whatever_steps_are_preferred():
     x0 = torch.randint(2, (1, 4, 4), generator=torch.Generator().manual_seed(3))
     means = []
     for t_power in (1.0, 2.0, 3.0):
-        model = fast(objective="kl", t_power=t_power, num_steps=10).double()
+        model = fast(objective="kl", t_power=t_power, num_timesteps=10).double()
         condition, rows = model.denoiser.encode(image(1, 4, 4).double()), torch.zeros(1, dtype=torch.int64)
         share = ((torch.arange(11) / 10).double() ** t_power).diff()  # how often t = 1..10 is drawn
         with torch.no_grad():

@@ -36,7 +36,7 @@ def test_a_shipped_model_loads_by_its_name_and_samples(name):
 def test_it_fits_and_has_a_card(name):
     assert (SHIPPED / name / WEIGHTS).stat().st_size <= 16e6
     card = (SHIPPED / f"{name}.md").read_text().lower()
-    for word in ("licence", "split", "ged", "not a medical device"):
+    for word in ("license", "split", "ged", "not a medical device"):
         assert word in card, word
 
 

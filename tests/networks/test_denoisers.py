@@ -69,7 +69,7 @@ def test_padding_and_crop_are_at_the_bottom_and_right(net):
     torch.testing.assert_close(net(x_t, t, net.encode(image)), expected)
 
 
-def test_logits_do_not_depend_on_the_neighbours_in_the_batch(net):
+def test_logits_do_not_depend_on_the_neighbors_in_the_batch(net):
     image, x_t, t = example(12, 16, rows=5)
     condition = net.encode(image)
     together = net(x_t, t, condition)

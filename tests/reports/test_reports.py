@@ -66,7 +66,7 @@ class Page(HTMLParser):
 def lively(name="ccdm-fast", **config):
     """A tiny model whose labels depend on the image."""
     torch.manual_seed(0)
-    small = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 3}
+    small = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 3}
     model = stochseg.create(name, 2, 1, **{**small, **config})
     with torch.no_grad():
         for parameter in model.parameters():
@@ -81,7 +81,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """Two pictures and a volume with millimetres."""
+    """Two pictures and a volume with millimeters."""
     folder = tmp_path_factory.mktemp("inputs")
     for name, size in (("a", (20, 24)), ("b <&>", (12, 9))):
         Image.fromarray(RNG.integers(0, 256, size, dtype=np.uint8)).save(folder / f"{name}.png")
@@ -266,7 +266,7 @@ def test_files_that_do_not_fit_each_other_are_refused(copied):
         (["other/a.txt"], "it is a file"),
         (["lidc"], "lidc is a model without a run, .* give --data"),
         (["lidc", "--data", "no.h5"], "no data at no.h5"),
-        (["out", "--spacing", "0.7,x"], "--spacing: expected millimetres a pixel"),
+        (["out", "--spacing", "0.7,x"], "--spacing: expected millimeters a pixel"),
         (["out", "--ask", "beauty > 3"], "question 'beauty > 3': expected a measure .area, "),
         (["out", "--ask", "area > many"], "expected a measure"),
         (["out", "--ask", "area > 5 mm2"], "is in mm², but what was measured is in px²; give .* --spacing"),
@@ -357,7 +357,7 @@ def test_cases_are_drawn_again_as_they_were_counted(model, tmp_path):
     result = report_run(model, data, tmp_path / "page.html", RunFacts("tiny"), samples=3, curve=[], seed=2)
     rows = {row["id"]: row for row in result.images}
     out = _draw(model, data, 3, 3, 2, {}, None, ()).samples
-    assert ged(out.labels, data[3].labels[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)
+    assert ged(out.labels, data[3].raters[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)
     fewer = _draw(model, data, 3, 3, 2, {"steps": 1}, None, ()).samples
     assert torch.equal(fewer.mean, model.sample(data[3].image[None], 3, seed=2, steps=1).mean)
     assert not torch.equal(fewer.mean, out.mean)

@@ -14,13 +14,13 @@ TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 # One entry per registered model; "name+x" is the model with another option.
 SMALLEST = {
-    "analog-bits": {**UNET, "num_steps": 20},
+    "analog-bits": {**UNET, "num_timesteps": 20},
     "ccdm": UNET,
     "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
     # The default weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
-    "cimd": {**UNET, "num_steps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
+    "cimd": {**UNET, "num_timesteps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
     "unet-ce+pixels": {**UNET, "draw": "pixels"},
     "smp:unet/tu-test_resnet": {"encoder_depth": 2, "decoder_channels": (8, 8)},

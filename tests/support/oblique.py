@@ -22,7 +22,7 @@ STEP = 2.5
 def lively(name="ccdm-fast", classes=2, channels=1, info=None, **config):
     """A tiny model whose labels depend on the image."""
     small = {
-        "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_steps": 20, "steps": 3},
+        "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 3},
         "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": []},
     }[name]
     torch.manual_seed(0)
@@ -39,7 +39,7 @@ def of_hounsfield():
         num_classes=3,
         image_channels=1,
         class_names=("background", "nodule", "vessel"),
-        normalisation={"mean": (0.0,), "std": (500.0,)},
+        normalization={"mean": (0.0,), "std": (500.0,)},
     )
     return lively(classes=3, info=info)
 
@@ -88,7 +88,7 @@ def write_series(folder: Path, count: int = 5, size=(12, 10), leave_out=(), **ch
 
 
 def expected_affine() -> np.ndarray:
-    """Index (column, row, slice) to NIfTI's millimetres: x and y point the other way than in DICOM."""
+    """Index (column, row, slice) to NIfTI's millimeters: x and y point the other way than in DICOM."""
     affine = np.eye(4)
     normal = np.cross(ACROSS, DOWN)
     affine[:3] = np.column_stack([ACROSS * SPACING[1], DOWN * SPACING[0], normal * STEP, CORNER])

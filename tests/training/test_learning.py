@@ -34,7 +34,7 @@ RUN = {
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, dict[str, float]]:
     found = {}
-    for name, options in (("ccdm", {"num_steps": 50, "steps": 15}), ("unet-ce", {})):
+    for name, options in (("ccdm", {"num_timesteps": 50, "steps": 15}), ("unet-ce", {})):
         config = TrainConfig.parse({**RUN, "model": {"name": name, "options": {**SHAPE, **options}}})
         out = train(config, tmp_path_factory.mktemp("learning") / name, device="cpu", console=Console(quiet=True))
         result = evaluate(load(out), open_split(config, "test"), samples=50, limit=40)

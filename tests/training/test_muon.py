@@ -1,4 +1,4 @@
-"""The optimiser against singular value decompositions, against Adam, and on a problem it is made for."""
+"""The optimizer against singular value decompositions, against Adam, and on a problem it is made for."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ def same(a, b) -> bool:
         a.keys == b.keys
         and a.batch.ids == b.batch.ids
         and torch.equal(a.batch.image, b.batch.image)
-        and torch.equal(a.batch.labels, b.batch.labels)
+        and torch.equal(a.batch.raters, b.batch.raters)
     )
 
 

@@ -54,7 +54,7 @@ FILES = ("model.safetensors", "state/model.safetensors", "state/optimizer.safete
 
 
 def assert_same_run(a: Path, b: Path) -> None:
-    """Averaged weights, trained weights, optimiser and log, bit by bit."""
+    """Averaged weights, trained weights, optimizer and log, bit by bit."""
     for file in FILES:
         one, two = load_file(a / "last" / file), load_file(b / "last" / file)
         assert one.keys() == two.keys()
@@ -63,7 +63,7 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 
 def stop_at(monkeypatch, call: int, error: BaseException) -> None:
-    """Raise before the given optimiser step (counted from 1) of this process."""
+    """Raise before the given optimizer step (counted from 1) of this process."""
     step, calls = loop._Run._step, []
 
     def counted(self, *arguments):
@@ -277,7 +277,7 @@ def test_moving_average_against_a_loop():
         np.testing.assert_allclose(ema.module.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_optimiser_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, monkeypatch):
+def test_the_optimizer_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, monkeypatch):
     config, seen, step = tiny_run("warmup=2", "decay=cosine"), [], torch.optim.Adam.step
 
     def watched(self, *args, **options):
@@ -290,7 +290,7 @@ def test_the_optimiser_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, 
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
-def test_other_optimisers_stop_and_go_on(tiny_run, tmp_path, monkeypatch, optimizer):
+def test_other_optimizers_stop_and_go_on(tiny_run, tmp_path, monkeypatch, optimizer):
     config = tiny_run(f"optimizer={optimizer}", "weight_decay=0.1", "steps=4")
     train(config, tmp_path / "straight", device="cpu")
     with monkeypatch.context() as patch:

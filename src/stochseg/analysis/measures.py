@@ -188,7 +188,7 @@ def measure(
 
     samples: Samples, or label maps "n h w" such as the raters' own; what: "area", "equivalent diameter", "longest
     diameter", "perimeter", "components", "volume", or a function of a label map "h w" (numpy) that gives a number;
-    label: one class by number or, with info, by name (None: all foreground); spacing: millimetres a pixel
+    label: one class by number or, with info, by name (None: all foreground); spacing: millimeters a pixel
     (row, column), without it the unit is the pixel; which: the image, if the samples are of several.
 
     "volume" takes the images of the samples for the slices of one series, in order, and spacing (slice, row,
@@ -296,7 +296,7 @@ def _spacing(spacing: Sequence[float] | None, axes: tuple[str, ...]) -> Any:
         return None
     mm = tuple(float(s) for s in spacing)
     if len(mm) != len(axes) or not all(math.isfinite(s) and s > 0 for s in mm):
-        raise UserError(f"spacing: expected {len(axes)} positive numbers, millimetres ({', '.join(axes)}), got {mm}")
+        raise UserError(f"spacing: expected {len(axes)} positive numbers, millimeters ({', '.join(axes)}), got {mm}")
     return mm
 
 
@@ -317,20 +317,20 @@ def _check_level(level: float) -> None:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the raters' values inside the samples' intervals; `randomised` should be `level`.
+    """Shares of the raters' values inside the samples' intervals; `randomized` should be `level`.
 
-    randomised: ties at the ends of the interval count in part, see `coverage`; closed: inside
+    randomized: ties at the ends of the interval count in part, see `coverage`; closed: inside
     `Measurement.interval`, ends included, which of repeated values holds more than `level`; raters: how many.
     """
 
     level: float
-    randomised: float
+    randomized: float
     closed: float
     raters: int
 
     def __str__(self) -> str:
         return (
-            f"{self.level:.0%} intervals hold {self.randomised:.1%} of {self.raters} raters' values "
+            f"{self.level:.0%} intervals hold {self.randomized:.1%} of {self.raters} raters' values "
             f"({self.closed:.1%} with all ties)"
         )
 

@@ -1,6 +1,6 @@
 """What can be measured of a region: area, diameters, perimeter, number of parts.
 
-A region is a mask "h w"; spacing: millimetres a pixel (row, column).
+A region is a mask "h w"; spacing: millimeters a pixel (row, column).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist
 
 Mask = npt.NDArray[np.bool_]
 
-EVERY_NEIGHBOUR = np.ones((3, 3), dtype=bool)  # pixels that share a corner are connected
+EVERY_NEIGHBOR = np.ones((3, 3), dtype=bool)  # pixels that share a corner are connected
 
 
 def area(region: Mask, spacing: tuple[float, float] = (1.0, 1.0)) -> float:
@@ -31,9 +31,9 @@ def equivalent_diameter(region: Mask, spacing: tuple[float, float] = (1.0, 1.0))
 def longest_diameter(region: Mask, spacing: tuple[float, float] = (1.0, 1.0)) -> float:
     """Largest Feret diameter of a connected part: the longest way between two corners of its pixels, exact.
 
-    Corners, not centres: a single pixel has the length of its diagonal. 0 of an empty region.
+    Corners, not centers: a single pixel has the length of its diagonal. 0 of an empty region.
     """
-    parts, _ = ndimage.label(region, EVERY_NEIGHBOUR)
+    parts, _ = ndimage.label(region, EVERY_NEIGHBOR)
     longest = 0.0
     for part, box in enumerate(ndimage.find_objects(parts), start=1):
         sides = [(side.stop - side.start) * mm for side, mm in zip(box, spacing, strict=True)]
@@ -65,7 +65,7 @@ def perimeter(region: Mask, spacing: tuple[float, float] = (1.0, 1.0)) -> float:
     angle = np.arctan2(way[:, 0], way[:, 1])  # ascending, from 0 to below pi
     to_next = np.diff(angle, append=angle[0] + math.pi)
     share = (to_next + np.roll(to_next, 1)) / 2
-    apart = spacing[0] * spacing[1] / length  # of neighbouring lines of one direction
+    apart = spacing[0] * spacing[1] / length  # of neighboring lines of one direction
     return float((share * apart * crossings).sum() / 2)
 
 
@@ -79,4 +79,4 @@ def _changes(padded: Mask, down: int, right: int) -> int:
 
 def components(region: Mask, spacing: tuple[float, float] = (1.0, 1.0)) -> float:
     """Number of connected parts; pixels that share a corner are connected."""
-    return float(ndimage.label(region, EVERY_NEIGHBOUR)[1])
+    return float(ndimage.label(region, EVERY_NEIGHBOR)[1])

@@ -194,7 +194,7 @@ def predict(
             help="Cut larger images into windows of so many pixels a side; 0 never. Default: 512, for models that can.",
         ),
     ] = None,
-    overlap: Annotated[int, typer.Option(min=8, help="Pixels that neighbouring windows share.")] = 96,
+    overlap: Annotated[int, typer.Option(min=8, help="Pixels that neighboring windows share.")] = 96,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Do inputs again that have a result.")] = False,
     device: Device = "auto",
 ) -> None:

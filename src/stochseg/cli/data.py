@@ -41,7 +41,7 @@ def import_(
     for split, groups in splits.items():
         console.print(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups", **PLAIN)
     console.print(
-        f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); licence: {plan.provenance.licence}", **PLAIN
+        f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); license: {plan.provenance.license}", **PLAIN
     )
 
 

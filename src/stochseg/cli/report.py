@@ -34,7 +34,7 @@ def report(
     ] = None,
     spacing: Annotated[
         str | None,
-        typer.Option(help="Millimetres a pixel, row and column, of images that do not state them: 0.7 or 0.7,0.5."),
+        typer.Option(help="Millimeters a pixel, row and column, of images that do not state them: 0.7 or 0.7,0.5."),
     ] = None,
     ask: Annotated[
         list[str] | None,
@@ -73,7 +73,7 @@ def report(
     from stochseg.reports import is_predictions, report_predictions, report_run
 
     questions = [Question.parse(text) for text in ask or []]
-    mm, points = _millimetres(spacing), _points(curve)
+    mm, points = _millimeters(spacing), _points(curve)
     predictions = data is None and is_predictions(path)
     if not predictions:
         facts, examples = _open_run(path, data, split)
@@ -141,13 +141,13 @@ def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, Segm
     return read_facts(path, config.published if config else {}, LOG_FILE), examples
 
 
-def _millimetres(text: str | None) -> tuple[float, float] | None:
+def _millimeters(text: str | None) -> tuple[float, float] | None:
     try:
         values = [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
         values = [0.0]
     if len(values) > 2 or not all(0 < value < float("inf") for value in values):
-        raise UserError(f"--spacing: expected millimetres a pixel, as 0.7 or row,column as 0.7,0.5; got {text!r}")
+        raise UserError(f"--spacing: expected millimeters a pixel, as 0.7 or row,column as 0.7,0.5; got {text!r}")
     return (values[0], values[-1]) if values else None
 
 

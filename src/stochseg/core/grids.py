@@ -22,14 +22,14 @@ Profile = Sequence[tuple[int, float]]
 def even(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
     """Evenly spaced from T to 1, both included: the last call sees almost no noise. One step is (T,)."""
     if steps == 1:
-        return (schedule.num_steps,)
-    span = schedule.num_steps - 1
-    return tuple(schedule.num_steps - round(i * span / (steps - 1)) for i in range(steps))
+        return (schedule.num_timesteps,)
+    span = schedule.num_timesteps - 1
+    return tuple(schedule.num_timesteps - round(i * span / (steps - 1)) for i in range(steps))
 
 
 def trailing(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
     """T (K - i) / K, i = 0..K-1: every jump equally long, the last one to 0 (the paper's every k-th node)."""
-    return tuple(round(schedule.num_steps * (steps - i) / steps) for i in range(steps))
+    return tuple(round(schedule.num_timesteps * (steps - i) / steps) for i in range(steps))
 
 
 TYPICAL = (
@@ -55,7 +55,7 @@ def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
     the model itself, or with one that shows no fall (of a network that has learned nothing yet), it is taken to be the
     `TYPICAL` one.
     """
-    t = np.arange(schedule.num_steps, -1, -1, dtype=float)
+    t = np.arange(schedule.num_timesteps, -1, -1, dtype=float)
     fallen = np.zeros(1)
     if profile:
         known, left = (np.array(column, dtype=float) for column in zip(*sorted(profile), strict=True))
@@ -66,12 +66,12 @@ def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
     # A slope of next to nothing makes the fall strict, so that it can be inverted.
     fallen = fallen / fallen[-1] + 1e-3 * (t[0] - t) / t[0]
     wanted = fallen[-1] * np.arange(steps) / steps
-    return _distinct([round(value) for value in np.interp(wanted, fallen, t)], schedule.num_steps)
+    return _distinct([round(value) for value in np.interp(wanted, fallen, t)], schedule.num_timesteps)
 
 
-def _distinct(nodes: list[int], num_steps: int) -> Grid:
+def _distinct(nodes: list[int], num_timesteps: int) -> Grid:
     """A strictly falling grid from T: nodes that fall together move down, or up where there is no room."""
-    out = [num_steps]
+    out = [num_timesteps]
     for i, node in enumerate(nodes[1:], start=1):
         lowest = len(nodes) - i  # those that follow need a step each
         out.append(max(lowest, min(out[-1] - 1, node)))
@@ -85,7 +85,7 @@ def make_grid(name: str, schedule: Schedule, steps: int | None, profile: Profile
     """The grid `name` with `steps` calls; None means all T."""
     if name not in GRIDS:
         raise unknown_name("grid", name, GRIDS)
-    steps = schedule.num_steps if steps is None else steps
-    if not 1 <= steps <= schedule.num_steps:
-        raise UserError(f"steps must be between 1 and T={schedule.num_steps}, got {steps}")
+    steps = schedule.num_timesteps if steps is None else steps
+    if not 1 <= steps <= schedule.num_timesteps:
+        raise UserError(f"steps must be between 1 and T={schedule.num_timesteps}, got {steps}")
     return GRIDS[name](schedule, steps, profile)

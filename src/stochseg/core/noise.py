@@ -41,7 +41,7 @@ class BatchNoise:
 
 class SeededNoise:
     """One stream a row, keyed by whole numbers such as (seed, image, sample): what row i receives depends on
-    its own key and on how many numbers it drew before, never on its neighbours or on the device."""
+    its own key and on how many numbers it drew before, never on its neighbors or on the device."""
 
     def __init__(self, keys: Iterable[tuple[int, ...]], device: torch.device | str = "cpu"):
         # The length goes first because numpy's seeding does not tell (a, b) from (a, b, 0).
@@ -117,7 +117,7 @@ def draw_normal(u: Tensor) -> Tensor:
 
 
 def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
-    """One label a pixel by inverse CDF. log_p: "b l h w" (normalised up to rounding); u: "b h w". Returns "b h w".
+    """One label a pixel by inverse CDF. log_p: "b l h w" (normalized up to rounding); u: "b h w". Returns "b h w".
 
     The running sum is kept in float64 and compared with u times its own end: a label of probability zero
     is never drawn, whatever the rounding of `log_p`.

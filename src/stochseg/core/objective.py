@@ -73,7 +73,7 @@ def mixture_terms(
 
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
     """KL( q(x_T | x0) || uniform ) a pixel, "b h w": the term of the bound that no parameter changes."""
-    t = torch.full((x0.shape[0],), process.num_steps)
+    t = torch.full((x0.shape[0],), process.num_timesteps)
     log_q = process.q_marginal(x0, t, torch.float64)
     return (log_q.exp() * log_q).sum(1) + torch.tensor(process.num_classes, dtype=torch.float64).log()
 
@@ -82,7 +82,7 @@ def _bound(
     process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None
 ) -> Tensor:
     """`kl_terms` times T: one t is drawn for all T terms of the bound."""
-    return process.num_steps * kl_terms(process, log_p0, x0, x_t, t, mask)
+    return process.num_timesteps * kl_terms(process, log_p0, x0, x_t, t, mask)
 
 
 OBJECTIVES: dict[str, Objective] = {"kl": _bound, "cross-entropy": cross_entropy_terms}

@@ -26,9 +26,9 @@ class CategoricalProcess:
         self.num_classes = num_classes
 
     @property
-    def num_steps(self) -> int:
+    def num_timesteps(self) -> int:
         """T."""
-        return self.schedule.num_steps
+        return self.schedule.num_timesteps
 
     # ------------------------------------------------------------------ forward, CCDM Eq. q_xt_given_x0
 
@@ -65,7 +65,7 @@ class CategoricalProcess:
 
         which is O(L) a pixel; the sum over x0 written out would be O(L^2).
 
-        x_t: "b h w"; log_p0: "b l h w" normalised, -inf allowed; t, s: "b" integers. Keeps log_p0's dtype.
+        x_t: "b h w"; log_p0: "b l h w" normalized, -inf allowed; t, s: "b" integers. Keeps log_p0's dtype.
         """
         self._check_jump(x_t, log_p0, t, s)
         bar_t, bar_s = self._alpha_bar(t), self._alpha_bar(s)
@@ -110,8 +110,8 @@ class CategoricalProcess:
                 f'log_p0 "b l h w": expected {expected} for x_t of shape {tuple(x_t.shape)} and L={self.num_classes}, '
                 f"got {tuple(log_p0.shape)}"
             )
-        if not bool(((s >= 0) & (s < t) & (t <= self.num_steps)).all()):
-            raise UserError(f"a jump needs 0 <= s < t <= {self.num_steps}, got t={t.tolist()}, s={s.tolist()}")
+        if not bool(((s >= 0) & (s < t) & (t <= self.num_timesteps)).all()):
+            raise UserError(f"a jump needs 0 <= s < t <= {self.num_timesteps}, got t={t.tolist()}, s={s.tolist()}")
 
 
 def _mixture(keep: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

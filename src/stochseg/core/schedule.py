@@ -32,7 +32,7 @@ class Schedule:
         object.__setattr__(self, "alpha_bar", table)
 
     @property
-    def num_steps(self) -> int:
+    def num_timesteps(self) -> int:
         """T."""
         return len(self.alpha_bar) - 1
 
@@ -53,31 +53,31 @@ class Schedule:
         return cls(torch.cat([alphas.new_ones(1), torch.cumprod(alphas, 0)]))
 
 
-def cosine(num_steps: int = 250, s: float = 0.008, max_beta: float = 0.999) -> Schedule:
+def cosine(num_timesteps: int = 250, s: float = 0.008, max_beta: float = 0.999) -> Schedule:
     """The cosine schedule that CCDM uses (Nichol and Dhariwal 2021, Eq. 17), beta_t capped at `max_beta`.
 
     The cap acts on the last step alone; it keeps alpha_bar_T above zero.
     """
-    _check_steps(num_steps)
-    u = torch.arange(num_steps + 1, dtype=torch.float64) / num_steps
+    _check_steps(num_timesteps)
+    u = torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps
     f = torch.cos((u + s) / (1 + s) * math.pi / 2) ** 2
     return Schedule.from_betas((1.0 - f[1:] / f[:-1]).clamp(max=max_beta))
 
 
-def linear(num_steps: int = 250, beta_start: float = 1e-4, beta_end: float = 0.02) -> Schedule:
+def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float = 0.02) -> Schedule:
     """Linearly rising betas (Ho et al. 2020), given for T=1000 and rescaled so that others end equally noisy.
 
     Below T=50 they end noisier, with beta_t capped at 0.999; T=1 has the first beta alone and keeps 90% of the labels.
     """
-    _check_steps(num_steps)
-    scale = 1000 / num_steps
-    betas = torch.linspace(beta_start * scale, beta_end * scale, num_steps, dtype=torch.float64)
+    _check_steps(num_timesteps)
+    scale = 1000 / num_timesteps
+    betas = torch.linspace(beta_start * scale, beta_end * scale, num_timesteps, dtype=torch.float64)
     return Schedule.from_betas(betas.clamp(max=0.999))
 
 
-def _check_steps(num_steps: int) -> None:
-    if num_steps < 1:
-        raise UserError(f"num_steps (T) must be at least 1, got {num_steps}")
+def _check_steps(num_timesteps: int) -> None:
+    if num_timesteps < 1:
+        raise UserError(f"num_timesteps (T) must be at least 1, got {num_timesteps}")
 
 
 SCHEDULES = {"cosine": cosine, "linear": linear}

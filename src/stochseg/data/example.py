@@ -29,7 +29,7 @@ def write_example_folder(
         for i in range(count):
             name = f"P{i // SLICES_A_PATIENT:03d}-{i % SLICES_A_PATIENT}.png"
             Image.fromarray(phantoms.raw(i)).save(scratch / "images" / name)
-            for rater, labels in zip(raters, phantoms[i].labels.numpy(), strict=True):
+            for rater, labels in zip(raters, phantoms[i].raters.numpy(), strict=True):
                 if not (rater == "chi" and i % 5 == 0):
                     Image.fromarray((labels * 255).astype(np.uint8)).save(scratch / "labels" / rater / name)
             if progress is not None:

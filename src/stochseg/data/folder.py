@@ -3,7 +3,7 @@
 ROOT/dataset.yaml            what the labels mean (see `FolderConfig`); `init_folder` writes a first one
 ROOT/splits.json             {"train": [ID, ...], "val": [...], "test": [...]}
 ROOT/images/ID.EXT           raw intensities: PNG, JPEG, TIFF (8 or 16 bits, any channels), NIfTI or DICOM slices
-ROOT/labels/RATER/ID.EXT     label values as grey levels, palette indices or colours; a rater may lack an image
+ROOT/labels/RATER/ID.EXT     label values as gray levels, palette indices or colors; a rater may lack an image
 
 An image and its label maps share the ID, not the format. NIfTI's first axis is the width.
 """
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -38,23 +39,24 @@ class FolderConfig(DatasetInfo):
 
     group: an expression with one pair of brackets, searched in an image's ID, that gives its patient; images of one
     patient must share a split. Without it every image stands for itself.
-    values: class of each raw label value, or of a colour "#rrggbb", where the two differ.
+    values: class of each raw label value, or of a color "#rrggbb", where the two differ.
     """
 
     group: str | None = None
     values: dict[int | str, int] = Field(default_factory=dict)
-    licence: str = "not stated"
+    license: str = "not stated"
+    renamed_keys: ClassVar = {"licence": "license"}
     citation: str = ""
 
     @model_validator(mode="after")
     def _readable(self) -> FolderConfig:
         if self.group is not None:
             _check_expression(self.group)
-        for colour in (*self.palette, *(key for key in self.values if isinstance(key, str))):
-            if not re.fullmatch("#[0-9a-fA-F]{6}", colour):
-                raise ValueError(f"expected a colour such as '#e8853c', got {colour!r}")
-        if len({colour.lower() for colour in self.palette}) < len(self.palette):
-            raise ValueError(f"palette names a colour twice: {list(self.palette)}")
+        for color in (*self.palette, *(key for key in self.values if isinstance(key, str))):
+            if not re.fullmatch("#[0-9a-fA-F]{6}", color):
+                raise ValueError(f"expected a color such as '#e8853c', got {color!r}")
+        if len({color.lower() for color in self.palette}) < len(self.palette):
+            raise ValueError(f"palette names a color twice: {list(self.palette)}")
         wrong = set(self.values.values()) - {*range(self.num_classes), self.ignore}
         if wrong:
             raise ValueError(f"values leads to {sorted(wrong)}, which are neither classes nor ignore")
@@ -215,12 +217,12 @@ class Folder:
     def __getitem__(self, index: int) -> Example:
         record = self._source.record(self.ids[index], self.split)
         return Example(
-            image=self.info.normalisation(torch.from_numpy(record.image.astype(np.float32)).permute(2, 0, 1)),
-            labels=torch.from_numpy(record.labels.astype(np.int64)),
+            image=self.info.normalization(torch.from_numpy(record.image.astype(np.float32)).permute(2, 0, 1)),
+            raters=torch.from_numpy(record.raters.astype(np.int64)),
             id=record.id,
             group=record.group,
             spacing=record.spacing,
-            raters=record.raters,
+            rater_names=record.rater_names,
         )
 
 
@@ -234,7 +236,7 @@ def folder(source: Path) -> Plan:
     provenance = Provenance(
         kind="folder",
         source=source.resolve().name,
-        licence=config.licence,
+        license=config.license,
         citation=config.citation,
         # It is part of the plan: an interrupted import must not go on with another mapping.
         note=f"label values to classes: {config.values}" if config.values else "",
@@ -316,9 +318,9 @@ def _check_groups(split_of: Mapping[str, str], config: FolderConfig, where: str)
 
 
 def class_map(raw: np.ndarray, config: FolderConfig, where: str) -> np.ndarray:
-    """Class indices "h w" of label values "h w" or colours "h w c"."""
+    """Class indices "h w" of label values "h w" or colors "h w c"."""
     raw = without_alpha(raw, where)
-    indices = _from_colours(raw, config, where) if raw.ndim == 3 else _from_values(raw, config, where)
+    indices = _from_colors(raw, config, where) if raw.ndim == 3 else _from_values(raw, config, where)
     remedy = f"correct the file or num_classes in {DESCRIPTION}"
     if where.lower().endswith((".jpg", ".jpeg")):
         remedy = "JPEG changes label values: save label maps as PNG"
@@ -331,7 +333,7 @@ def without_alpha(raw: np.ndarray, where: str) -> np.ndarray:
     if raw.ndim == 2 or raw.shape[-1] not in (2, 4) or raw.dtype != np.uint8:
         return raw
     if (raw[..., -1] != 255).any():
-        raise UserError(f"{where}: expected a label map without transparency; save it as grey, indexed or RGB")
+        raise UserError(f"{where}: expected a label map without transparency; save it as gray, indexed or RGB")
     return raw[..., 0] if raw.shape[-1] == 2 else raw[..., :3]
 
 
@@ -359,29 +361,29 @@ def whole_numbers(raw: np.ndarray, where: str) -> np.ndarray:
     return values
 
 
-def _from_colours(raw: np.ndarray, config: FolderConfig, where: str) -> np.ndarray:
-    table = {colour.lower(): index for index, colour in enumerate(config.palette)}
+def _from_colors(raw: np.ndarray, config: FolderConfig, where: str) -> np.ndarray:
+    table = {color.lower(): index for index, color in enumerate(config.palette)}
     table |= {key.lower(): index for key, index in config.values.items() if isinstance(key, str)}
     if not table:
         raise UserError(
-            f"{where}: expected a label map of grey levels or palette indices, got colours; "
-            f"list the colour of each class as `palette` in {DESCRIPTION}, or save class numbers"
+            f"{where}: expected a label map of gray levels or palette indices, got colors; "
+            f"list the color of each class as `palette` in {DESCRIPTION}, or save class numbers"
         )
-    found, counts, places = colours_of(raw, where)
-    unknown = {colour: count for colour, count in zip(found, counts, strict=True) if colour not in table}
+    found, counts, places = colors_of(raw, where)
+    unknown = {color: count for color, count in zip(found, counts, strict=True) if color not in table}
     if unknown:
         worst = ", ".join(f"{c} ({n} pixels)" for c, n in sorted(unknown.items(), key=lambda cn: -cn[1])[:5])
         raise UserError(
-            f"{where}: {len(unknown)} unknown colour(s): {worst}; add them to `palette` (a class) or `values` "
+            f"{where}: {len(unknown)} unknown color(s): {worst}; add them to `palette` (a class) or `values` "
             f"(such as '{next(iter(unknown))}': 0) in {DESCRIPTION}, or correct the file"
         )
-    return np.array([table[colour] for colour in found])[places]
+    return np.array([table[color] for color in found])[places]
 
 
-def colours_of(raw: np.ndarray, where: str) -> tuple[list[str], list[int], np.ndarray]:
-    """The colours "#rrggbb" of an RGB picture, their pixel counts, and the place in the list of each pixel "h w"."""
+def colors_of(raw: np.ndarray, where: str) -> tuple[list[str], list[int], np.ndarray]:
+    """The colors "#rrggbb" of an RGB picture, their pixel counts, and the place in the list of each pixel "h w"."""
     if raw.dtype != np.uint8 or raw.shape[-1] != 3:
-        raise UserError(f"{where}: expected a label map in grey or RGB of 8 bits, got shape {raw.shape} {raw.dtype}")
+        raise UserError(f"{where}: expected a label map in gray or RGB of 8 bits, got shape {raw.shape} {raw.dtype}")
     codes = (raw.astype(np.int64) << np.array([16, 8, 0])).sum(-1)
     found, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
     return [f"#{code:06x}" for code in found.tolist()], counts.tolist(), places.reshape(codes.shape)

@@ -17,7 +17,7 @@ from stochseg.data.folder import (
     SPLITS,
     FolderConfig,
     FolderFiles,
-    colours_of,
+    colors_of,
     read_description,
     read_image,
     whole_numbers,
@@ -123,23 +123,23 @@ name: {name}
 # {labels_found}
 num_classes: {num_classes}
 
-# A name and a colour for each class, in their order. Label maps in colour are read by these colours.
+# A name and a color for each class, in their order. Label maps in color are read by these colors.
 class_names: {class_names}
 palette: {palette}
 
 # Pixels of this label are void: neither learned nor scored. null: there are none.
 ignore: {ignore}
 
-# Which class a value in the files means, such as {{0: 0, 255: 1}}; a colour works too: {{"#ffffff": 1}}.
+# Which class a value in the files means, such as {{0: 0, 255: 1}}; a color works too: {{"#ffffff": 1}}.
 # {{}}: the values are the class numbers.
 values: {values}
 
-# Channels of an image: 1 is grey, 3 is colour.
+# Channels of an image: 1 is gray, 3 is color.
 # {images_found}
 image_channels: {image_channels}
 
 # The network sees (intensity - mean) / std, one number a channel.
-normalisation:
+normalization:
   mean: {mean}
   std: {std}
 
@@ -150,7 +150,7 @@ normalisation:
 group: null
 
 # What others may do with the data, and whom to cite.
-licence: not stated
+license: not stated
 citation: ""
 """
 
@@ -163,7 +163,7 @@ class _Images:
 
 
 def _look_at_images(files: FolderFiles) -> _Images:
-    """Channels and intensities. Grey of 8 bits goes to -1..1, all else to mean 0 and deviation 1 as measured."""
+    """Channels and intensities. Gray of 8 bits goes to -1..1, all else to mean 0 and deviation 1 as measured."""
     first: tuple[str, int] | None = None
     kinds, sums = set(), []
     for name in _spread(sorted(files.images.values())):
@@ -213,17 +213,17 @@ def _look_at_labels(files: FolderFiles) -> _Labels:
         if raw.ndim == 2:
             numbers |= set(np.unique(whole_numbers(raw, where)).tolist())
         else:
-            shades |= set(colours_of(raw, where)[0])
+            shades |= set(colors_of(raw, where)[0])
         if len(numbers) + len(shades) > MOST_CLASSES:
             raise UserError(
                 f"{where}: expected a label map, but it brings the values to {len(numbers) + len(shades)}: is it an "
                 f"image, or a JPEG? With that many classes, write {DESCRIPTION} yourself"
             )
         if numbers and shades:
-            raise UserError(f"{where} is {'grey' if raw.ndim == 2 else 'in colour'}, others are not; use one form")
+            raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, others are not; use one form")
     seen = f"Found in {len(names)} label maps: {', '.join(map(str, sorted(shades or numbers)))}."
     if shades:
-        spare = [colour for colour in DEFAULT_PALETTE[:2] if colour not in shades]
+        spare = [color for color in DEFAULT_PALETTE[:2] if color not in shades]
         palette = [*sorted(shades), *spare][: max(2, len(shades))]
         return _Labels(seen, len(palette), palette)
     num_classes, ignore, values = meaning(numbers)
@@ -235,7 +235,7 @@ def meaning(numbers: set[int]) -> tuple[int, int | None, dict[int, int]]:
     """Classes, void label, and class of each value, as label values suggest them.
 
     0 and 255 are a mask. Numbers that (nearly) count up from 0 are classes, and 255 beside them is void. Others are
-    grey levels chosen for the eye, one a class in their order; negative ones are void.
+    gray levels chosen for the eye, one a class in their order; negative ones are void.
     """
     if numbers | {0} == {0, 255}:
         return 2, None, {0: 0, 255: 1}

@@ -57,7 +57,7 @@ class PhantomConfig(Config):
 class Phantoms:
     """CT-like lung slices with one ambiguous nodule. Synthetic: no patient, no scanner, no human rater.
 
-    Each slice shows parenchyma, branching vessels, at times the chest wall, and near the centre a lobulated
+    Each slice shows parenchyma, branching vessels, at times the chest wall, and near the center a lobulated
     solid core inside a ground-glass halo, fed by a vessel. A rater decides in two steps, each with a
     probability that depends on what the image shows:
 
@@ -71,7 +71,7 @@ class Phantoms:
 
     `truth` gives the modes and their probabilities, and the raters are independent draws from them. The
     probabilities belong to the contrasts of the noiseless scene. Grain and texture leave an error of 3 to 4
-    grey levels, of a range of 70 and more, when a contrast is read off the image: a careful reader gets the
+    gray levels, of a range of 70 and more, when a contrast is read off the image: a careful reader gets the
     probabilities right to within 0.02 ("nothing") and 0.04 (the others), root mean square.
 
     Everything is a function of (seed, split, index, size, variant); the scene itself of the first three.
@@ -105,8 +105,8 @@ class Phantoms:
         spacing = FIELD_MM / self.config.size
         name = f"phantom-{self.split}-{index:05d}"
         return Example(
-            image=self.info.normalisation(torch.from_numpy(case.image)[None]),
-            labels=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),
+            image=self.info.normalization(torch.from_numpy(case.image)[None]),
+            raters=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),
             id=name,
             group=name,
             spacing=(spacing, spacing),
@@ -119,7 +119,7 @@ class Phantoms:
         return Truth(modes, torch.from_numpy(case.probabilities.copy()), MODE_NAMES[self.config.variant])
 
     def raw(self, index: int) -> np.ndarray:
-        """The image before normalisation, "h w" uint8."""
+        """The image before normalization, "h w" uint8."""
         return self._case(index).image.copy()
 
     def draw(self, index: int, n: int, seed: int) -> Tensor:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-# Grey levels (of 255) by which halo and core rise above the parenchyma and the halo: what the raters see.
+# Gray levels (of 255) by which halo and core rise above the parenchyma and the halo: what the raters see.
 HALO_CONTRAST = (16.0, 88.0)
 GAP_CONTRAST = (24.0, 110.0)
 CORE_CONTRAST = (HALO_CONTRAST[0] + GAP_CONTRAST[0], HALO_CONTRAST[1] + GAP_CONTRAST[1])
@@ -29,7 +29,7 @@ def smooth_step(value: np.ndarray | float, low: float, high: float) -> np.ndarra
 
 @dataclass(frozen=True)
 class Nodule:
-    """Centre, mean radii of core and halo, their lobes (order, amplitude, phase), edges and contrasts."""
+    """Center, mean radii of core and halo, their lobes (order, amplitude, phase), edges and contrasts."""
 
     x: float
     y: float
@@ -225,9 +225,9 @@ def render(scene: Scene, rng: np.random.Generator, size: int) -> tuple[np.ndarra
 
 @lru_cache(maxsize=8)
 def _grid(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixel centres: x "1 w" and y "h 1"."""
-    centres = ((np.arange(size) + 0.5) * 2.0 / size - 1.0).astype(np.float32)
-    return centres[None, :], centres[:, None]
+    """Pixel centers: x "1 w" and y "h 1"."""
+    centers = ((np.arange(size) + 0.5) * 2.0 / size - 1.0).astype(np.float32)
+    return centers[None, :], centers[:, None]
 
 
 def _edge_width(size: int, sharpness: float = 0.013) -> float:
@@ -331,8 +331,8 @@ def _add_wall(image: np.ndarray, wall: Wall, x: np.ndarray, y: np.ndarray, mottl
 @lru_cache(maxsize=32)
 def _smoother(size: int, knots: int, width: float) -> np.ndarray:
     """Gaussian bumps "size knots" whose rows have norm 1, so smoothed white noise keeps variance 1."""
-    centres = np.linspace(-1.0, 1.0, knots)
-    weights = np.exp(-0.5 * ((_grid(size)[1] - centres) / width) ** 2)
+    centers = np.linspace(-1.0, 1.0, knots)
+    weights = np.exp(-0.5 * ((_grid(size)[1] - centers) / width) ** 2)
     return (weights / np.linalg.norm(weights, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -343,7 +343,7 @@ def _smooth_noise(rng: np.random.Generator, size: int, knots: int, width: float)
 
 
 def _texture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The parenchyma's texture in grey levels, and its finest octave alone, with variance 1."""
+    """The parenchyma's texture in gray levels, and its finest octave alone, with variance 1."""
     coarse = _smooth_noise(rng, size, 6, 0.30)
     middle = _smooth_noise(rng, size, 16, 0.10)
     mottle = _smooth_noise(rng, size, 36, 0.045)

@@ -29,7 +29,7 @@ from stochseg.types import DatasetInfo
 
 @dataclass(frozen=True)
 class Picture:
-    """Raw intensities "h w" or "h w c", and the millimetres a pixel (h, w) where the file tells them."""
+    """Raw intensities "h w" or "h w c", and the millimeters a pixel (h, w) where the file tells them."""
 
     values: np.ndarray
     spacing: tuple[float, float] | None = None
@@ -85,11 +85,11 @@ class Tree:
         return decode(self.read(name), self.where(name))
 
     def picture(self, name: str) -> Picture:
-        """An image of any known format; palette images give their colours."""
-        return _decode_any(self.read(name), self.where(name), _COLOURS)
+        """An image of any known format; palette images give their colors."""
+        return _decode_any(self.read(name), self.where(name), _COLORS)
 
     def labels(self, name: str) -> np.ndarray:
-        """A label map of any known format as it is stored: "h w", or "h w c" where labels are colours."""
+        """A label map of any known format as it is stored: "h w", or "h w c" where labels are colors."""
         return _decode_any(self.read(name), self.where(name), _INDICES).values
 
     def where(self, name: str) -> str:
@@ -120,7 +120,7 @@ def check_labels(labels: np.ndarray, info: DatasetInfo, where: str, remedy: str)
 # ---------------------------------------------------------------------- decoding
 
 _INDICES: Mapping[str, str] = MappingProxyType({})
-_COLOURS = MappingProxyType({"P": "RGB", "PA": "RGBA", "1": "L"})
+_COLORS = MappingProxyType({"P": "RGB", "PA": "RGBA", "1": "L"})
 """Pillow modes whose stored numbers are not intensities, and the mode that has them."""
 
 
@@ -199,7 +199,7 @@ def _refuse_lossy(content: bytes, where: str) -> None:
     """Files whose bits Pillow might halve without a word."""
     depth, kind = content[24:25], content[25:26]
     if content[:4] == b"\x89PNG" and depth == b"\x10" and kind != b"\0":
-        raise UserError(f"{where}: 16 bits a channel are read from grey PNG only; save this picture as TIFF")
+        raise UserError(f"{where}: 16 bits a channel are read from gray PNG only; save this picture as TIFF")
     if content[:4] in (b"II+\0", b"MM\0+"):
         raise UserError(f"{where} is a BigTIFF; save it as a classic TIFF, which holds up to 4 GB")
 
@@ -216,8 +216,8 @@ Tags = Mapping[int, Any]
 def _one_channel_tiff(content: bytes, where: str) -> tuple[bytes, int, Tags]:
     """A TIFF that Pillow can read without loss, the channels that lie in it as one, and its tags.
 
-    Pillow cuts colours of 16 bits down to 8, drops fourth channels and refuses more, but reads grey of any depth.
-    Channels lie beside each other in a row: the same bytes under another directory are a grey picture c times as wide.
+    Pillow cuts colors of 16 bits down to 8, drops fourth channels and refuses more, but reads gray of any depth.
+    Channels lie beside each other in a row: the same bytes under another directory are a gray picture c times as wide.
     """
     tags = _tiff_tags(content)
     bits, channels = set(tags.get(_TIFF.BITSPERSAMPLE, (1,))), tags.get(_TIFF.SAMPLESPERPIXEL, 1)
@@ -236,8 +236,8 @@ def _one_channel_tiff(content: bytes, where: str) -> tuple[bytes, int, Tags]:
         raise UserError(f"{where} is cut short; copy it again")
     order = "<" if content[:2] == b"II" else ">"
     start = len(content) + len(content) % 2  # a directory begins on an even byte
-    grey = content[:4] + struct.pack(f"{order}I", start) + content[8:].ljust(start - 8, b"\0")
-    return grey + _directory(wide, order, start), channels, tags
+    gray = content[:4] + struct.pack(f"{order}I", start) + content[8:].ljust(start - 8, b"\0")
+    return gray + _directory(wide, order, start), channels, tags
 
 
 def _tiff_tags(content: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
@@ -258,7 +258,7 @@ def _end(tags: Mapping[int, tuple[int, ...]]) -> int:
 
 
 def _wide(tags: Tags, channels: int) -> dict[int, tuple[int, ...]]:
-    """The tags of the grey picture whose columns are the channels of all columns."""
+    """The tags of the gray picture whose columns are the channels of all columns."""
     wide = {tag: _numbers(tags[tag]) for tag in _PLACES if tag in tags}
     wide |= {tag: (tags[tag] * channels,) for tag in (_TIFF.IMAGEWIDTH, _TIFF.TILEWIDTH) if tag in tags}
     wide |= {_TIFF.SAMPLESPERPIXEL: (1,), _TIFF.PHOTOMETRIC_INTERPRETATION: (1,)}
@@ -312,8 +312,8 @@ def _read_nifti(content: bytes, where: str, converted: Mapping[str, str]) -> Pic
     axes += [i for i in range(values.ndim) if i not in axes][: 2 - len(axes)]
     across, down = sorted(axes)
     image = values.reshape(values.shape[across], values.shape[down]).T
-    millimetres = MILLIMETRES.get(file.header.get_xyzt_units()[0], 1.0)
-    return Picture(image, _spacing(zooms[down] * millimetres, zooms[across] * millimetres))
+    millimeters = MILLIMETRES.get(file.header.get_xyzt_units()[0], 1.0)
+    return Picture(image, _spacing(zooms[down] * millimeters, zooms[across] * millimeters))
 
 
 def _spacing(down: float, across: float) -> tuple[float, float] | None:

@@ -82,7 +82,7 @@ def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
     size = 0
     for item in plan.items[start : start + SHARD_EXAMPLES]:
         records.append(_checked(item.read(), item, plan))
-        size += records[-1].image.nbytes + records[-1].labels.nbytes
+        size += records[-1].image.nbytes + records[-1].raters.nbytes
         if size >= SHARD_BYTES:
             break
     file = scratch / f"shard-{start:07d}-{start + len(records):07d}.h5"
@@ -122,14 +122,14 @@ def _checked(record: Record, item: Item, plan: Plan) -> Record:
         )
     if not np.isfinite(record.image).all():
         raise UserError(f"{item.id}: the image has NaN or infinite values; replace them first")
-    if record.labels.ndim != 3 or len(record.labels) == 0:
+    if record.raters.ndim != 3 or len(record.raters) == 0:
         raise UserError(f"{item.id}: the image has no label map; every example needs at least one rater")
-    if len(record.labels) > plan.max_raters:
-        raise UserError(f"{item.id}: {len(record.labels)} label maps, expected at most {plan.max_raters}")
-    if record.labels.shape[1:] != (h, w):
-        raise UserError(f"{item.id}: label maps of {record.labels.shape[1:]}, the image is {(h, w)}; they must match")
+    if len(record.raters) > plan.max_raters:
+        raise UserError(f"{item.id}: {len(record.raters)} label maps, expected at most {plan.max_raters}")
+    if record.raters.shape[1:] != (h, w):
+        raise UserError(f"{item.id}: label maps of {record.raters.shape[1:]}, the image is {(h, w)}; they must match")
     allowed = set(range(info.num_classes)) | ({info.ignore} if info.ignore is not None else set())
-    wrong = sorted(set(np.unique(record.labels).tolist()) - allowed)
+    wrong = sorted(set(np.unique(record.raters).tolist()) - allowed)
     if wrong:
         raise UserError(
             f"{item.id}: labels {wrong[:5]} are not declared; expected 0..{info.num_classes - 1}"
@@ -160,14 +160,14 @@ def _write_shard(handle: Any, plan: Plan, records: Sequence[Record]) -> None:
         members = blocks.setdefault(block, [])
         digest = hashlib.sha256(np.ascontiguousarray(record.image).tobytes()).hexdigest()
         spacing = record.spacing or (np.nan, np.nan)
-        names = (record.id, record.group, record.split, block, json.dumps(record.raters), digest)
-        index[i] = (*names, len(members), len(record.labels), spacing)
+        names = (record.id, record.group, record.split, block, json.dumps(record.rater_names), digest)
+        index[i] = (*names, len(members), len(record.raters), spacing)
         members.append(record)
     for block, members in blocks.items():
         images = np.stack([r.image for r in members])
         labels = np.zeros((len(members), plan.max_raters, *images.shape[1:3]), dtype=label_type)
         for row, record in zip(labels, members, strict=True):
-            row[: len(record.labels)] = record.labels
+            row[: len(record.raters)] = record.raters
         group = handle.create_group(f"blocks/{block}")
         group.create_dataset("images", data=images, chunks=(1, *images.shape[1:]), **_COMPRESSION)
         group.create_dataset("labels", data=labels, chunks=(1, *labels.shape[1:]), **_COMPRESSION)
@@ -220,14 +220,14 @@ def _append(handle: Any, block: str, part: Any) -> int:
 class Store:
     """One split of a packed store, read example by example; larger than memory is fine.
 
-    centre: only the central square of so many pixels a side, where images are centred on what is sought.
+    center: only the central square of so many pixels a side, where images are centered on what is sought.
     """
 
-    def __init__(self, split: str, *, path: str, centre: int | None = None):
-        if centre is not None and centre < 1:
-            raise UserError(f"centre must be at least 1 pixel a side, got {centre}")
+    def __init__(self, split: str, *, path: str, center: int | None = None):
+        if center is not None and center < 1:
+            raise UserError(f"center must be at least 1 pixel a side, got {center}")
         self.path = Path(path)
-        self.centre = centre
+        self.center = center
         self._process: int | None = None
         self._file: Any = None
         self._blocks: dict[str, tuple[Any, Any]] = {}
@@ -253,20 +253,20 @@ class Store:
         image, labels = self.read(i)
         spacing = tuple(float(v) for v in row["spacing"])
         return Example(
-            image=self.info.normalisation(torch.from_numpy(image).permute(2, 0, 1)),
-            labels=torch.from_numpy(labels.astype(np.int64)),
+            image=self.info.normalization(torch.from_numpy(image).permute(2, 0, 1)),
+            raters=torch.from_numpy(labels.astype(np.int64)),
             id=row["id"].decode(),
             group=row["group"].decode(),
             spacing=None if np.isnan(spacing[0]) else (spacing[0], spacing[1]),
-            raters=tuple(json.loads(row["raters"])),
+            rater_names=tuple(json.loads(row["raters"])),
         )
 
     def read(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Raw image "h w c" and label maps "k h w" as stored, or their centre."""
+        """Raw image "h w c" and label maps "k h w" as stored, or their center."""
         try:
             images, labels = self._block(self._places[0][i].decode())
             row, count = self._places[1][i], self._places[2][i]
-            rows, columns = (central(length, self.centre) for length in images.shape[1:3])
+            rows, columns = (central(length, self.center) for length in images.shape[1:3])
             return images[row, rows, columns], labels[row, :count, rows, columns]
         except OSError as error:
             raise UserError(

@@ -16,7 +16,7 @@ from stochseg.types import DatasetInfo, Example
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
 
 JITTER = 0.5
-"""The paper's colour jitter on Cityscapes: factors of 1 ± 0.5."""
+"""The paper's color jitter on Cityscapes: factors of 1 ± 0.5."""
 
 
 def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -40,20 +40,20 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     spacing = example.spacing
     if spacing is not None and turns % 2:
         spacing = (spacing[1], spacing[0])
-    return replace(example, image=move(example.image), labels=move(example.labels), spacing=spacing)
+    return replace(example, image=move(example.image), raters=move(example.raters), spacing=spacing)
 
 
 def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
     """A mirror image half of the time, and jitter of brightness, contrast and saturation: for photographs."""
-    image, labels = example.image, example.labels
+    image, labels = example.image, example.raters
     if rng.integers(2):
         image, labels = image.flip(-1), labels.flip(-1).contiguous()
-    raw = info.normalisation.inverse(image)
+    raw = info.normalization.inverse(image)
     brightness, contrast, saturation = rng.uniform(1 - JITTER, 1 + JITTER, size=3)
     raw = raw * brightness
     raw = _mix(raw, raw.mean(), contrast)
     raw = _mix(raw, raw.mean(0, keepdim=True), saturation)
-    return replace(example, image=info.normalisation(raw.clamp(0, 255)), labels=labels)
+    return replace(example, image=info.normalization(raw.clamp(0, 255)), raters=labels)
 
 
 def resize(example: Example, size: tuple[int, int]) -> Example:
@@ -62,11 +62,11 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
     if (height, width) == size:
         return example
     image = F.interpolate(example.image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
-    labels = F.interpolate(example.labels[None].double(), size, mode="nearest-exact")[0].long()
+    labels = F.interpolate(example.raters[None].double(), size, mode="nearest-exact")[0].long()
     spacing = example.spacing
     if spacing is not None:
         spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
-    return replace(example, image=image, labels=labels, spacing=spacing)
+    return replace(example, image=image, raters=labels, spacing=spacing)
 
 
 class Resized:
@@ -83,8 +83,8 @@ class Resized:
         return resize(self.data[index], self.size)
 
 
-def _mix(image: Tensor, grey: Tensor, factor: float) -> Tensor:
-    return grey + (image - grey) * factor
+def _mix(image: Tensor, gray: Tensor, factor: float) -> Tensor:
+    return gray + (image - gray) * factor
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {

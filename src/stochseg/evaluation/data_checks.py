@@ -34,13 +34,13 @@ class SplitFacts:
 
     def add(self, example: Example, info: DatasetInfo) -> None:
         batch = Batch.collate([example], info.ignore)
-        labels, _ = without_void(batch.labels, batch.labels, batch.mask)
+        labels, _ = without_void(batch.raters, batch.raters, batch.mask)
         self.examples += 1
         self.groups.add(example.group)
         self.sizes[(example.image.shape[1], example.image.shape[2])] += 1
-        self.raters[len(example.labels)] += 1
+        self.raters[len(example.raters)] += 1
         self.drawn[int((labels[0] > 0).flatten(1).any(1).sum())] += 1
-        known = batch.labels if batch.mask is None else batch.labels[batch.mask]
+        known = batch.raters if batch.mask is None else batch.raters[batch.mask]
         counts = torch.bincount(known.flatten(), minlength=info.num_classes)
         self.pixels = counts if self.pixels is None else self.pixels + counts
         k = labels.shape[1]

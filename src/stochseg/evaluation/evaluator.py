@@ -107,7 +107,7 @@ def evaluate(
     rows, kept, bins, marked, confusion, squares = [], [], [], [], [], []
     for done, i in enumerate(chosen):
         example = data[i].rated(data.info.ignore)
-        if len(example.labels) == 0:  # all of it is void, which no sample can contradict
+        if len(example.raters) == 0:  # all of it is void, which no sample can contradict
             continue
         image = for_model(example.image, data.info, model.info)
         began = time.perf_counter()
@@ -118,10 +118,10 @@ def evaluate(
         scores = _image_metrics(out, batch, counts, truth, independent)
         calls = float(out.evaluations)
         rows.append({"id": example.id, **scores, "seconds_per_image": seconds, "evaluations_per_sample": calls})
-        bins.append(calibration_bins(out.mean, batch.labels, mask=batch.mask))
-        marked.append(foreground_bins(out.mean, batch.labels, mask=batch.mask, at_least=LIKELY))
-        squares.append(torch.stack(brier_sums(out.mean, batch.labels, mask=batch.mask)))
-        confusion.append(_confusion(out, example.labels, data.info.ignore))
+        bins.append(calibration_bins(out.mean, batch.raters, mask=batch.mask))
+        marked.append(foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY))
+        squares.append(torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)))
+        confusion.append(_confusion(out, example.raters, data.info.ignore))
         if each is not None:
             each(i, batch, out)
         if len(kept) < keep:
@@ -146,7 +146,7 @@ def evaluate(
         "images": len(rows),
         "samples": samples,
         **settings,
-        "steps": settings["steps"] or getattr(model.config, "num_steps", round(metrics["evaluations_per_sample"])),
+        "steps": settings["steps"] or getattr(model.config, "num_timesteps", round(metrics["evaluations_per_sample"])),
         "seed": seed,
         "stochseg": __version__,
         "torch": torch.__version__,
@@ -171,10 +171,10 @@ def check_fits(model: StochasticSegmenter, data: SegmentationData) -> None:
 
 
 def for_model(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:
-    """The image as the model expects it: data of another folder may be normalised in another way."""
-    if data.normalisation == model.normalisation:
+    """The image as the model expects it: data of another folder may be normalized in another way."""
+    if data.normalization == model.normalization:
         return image
-    return model.normalisation(data.normalisation.inverse(image))
+    return model.normalization(data.normalization.inverse(image))
 
 
 def _image_metrics(
@@ -182,11 +182,11 @@ def _image_metrics(
 ) -> dict[str, Any]:
     """All metrics of one image, those without bias of independent samples alone. The IoU of all pairs is computed
     once."""
-    blocks = iou_blocks(*without_void(out.labels, batch.labels, batch.mask), out.num_classes)
+    blocks = iou_blocks(*without_void(out.labels, batch.raters, batch.mask), out.num_classes)
     row: dict[str, Any] = {}
     for n in counts:
         part = blocks.first(n)
-        # Weights of fewer samples than were drawn are those of the first n, renormalised.
+        # Weights of fewer samples than were drawn are those of the first n, renormalized.
         weights = out.weights[:, :n].double()
         equal = bool((weights == weights[:, :1]).all())
         row[f"ged_{n}"] = ged_from_iou(*part, weights=weights).item()

@@ -37,8 +37,8 @@ def fusion_miou(
         for n in counts:  # each drawn anew, since a mean is over all that are drawn
             out = model.sample(image, n, seed=seed, **options).to("cpu")
             for rule in rules:
-                fused = out.fused(rule)[0].expand_as(example.labels)
-                confusion[n, rule] += confusion_matrix(fused, example.labels, data.info.num_classes, data.info.ignore)
+                fused = out.fused(rule)[0].expand_as(example.raters)
+                confusion[n, rule] += confusion_matrix(fused, example.raters, data.info.num_classes, data.info.ignore)
         if progress is not None:
             progress(done + 1, len(chosen))
     return {key: miou(counted).item() for key, counted in confusion.items()}

@@ -82,7 +82,7 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
-    total = getattr(model.config, "num_steps", None)
+    total = getattr(model.config, "num_timesteps", None)
     steps = case.default("steps") or total
     all_steps: float | str = round(core_seconds, 3) if total in (None, steps) else ""
     if total is not None and total > steps > 1:
@@ -118,16 +118,16 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
 
 @contextmanager
 def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
-    """The batch sizes of all calls of the network that is called most: the last of the hot modules."""
+    """The batch sizes of all calls of the network that is called most: the last of the accelerated modules."""
     rows: list[int] = []
-    if not model.hot:
+    if not model.accelerated_modules:
         yield rows
         return
 
     def count(module: Any, inputs: Any, out: Any) -> None:
         rows.append(len(out if isinstance(out, torch.Tensor) else out[0]))
 
-    hook = model.get_submodule(model.hot[-1]).register_forward_hook(count)
+    hook = model.get_submodule(model.accelerated_modules[-1]).register_forward_hook(count)
     try:
         yield rows
     finally:

@@ -49,7 +49,7 @@ COLUMNS = {
 
 
 def parse_budget(text: str) -> dict[str, Any]:
-    """A budget such as 20m, 90s, 1.5h (training time) or 2000 (optimiser steps), as keys of a training config."""
+    """A budget such as 20m, 90s, 1.5h (training time) or 2000 (optimizer steps), as keys of a training config."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps)?", text.strip())
     if found is None or float(found[1]) <= 0:
         raise UserError(f"budget {text!r}: expected a time such as 20m, 90s or 1.5h, or a number of steps such as 2000")
@@ -225,7 +225,7 @@ def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
     """`steps` for a model that would take more, else None: its own default."""
     own = getattr(model.config, "steps", 0)
     if own is None:
-        own = model.config.num_steps  # all of a diffusion's
+        own = model.config.num_timesteps  # all of a diffusion's
     return steps if steps is not None and own > steps else None
 
 
@@ -328,7 +328,7 @@ def _write_grid(
 def _disagreement(example: Example) -> float:
     """Pixels on which the raters do not all agree, times their share of the pixels that any rater marked: findings that
     some do not see at all come first, the large ones before the small."""
-    labels = example.labels
+    labels = example.raters
     marked = int((labels > 0).any(0).sum())
     disputed = int((labels != labels[:1]).any(0).sum())
     return disputed**2 / marked if marked else 0.0

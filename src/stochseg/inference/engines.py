@@ -1,8 +1,8 @@
 """Engines: who computes the networks of a model while it samples.
 
-A model names the few modules that do its heavy work (`StochasticSegmenter.hot`); an engine gives a copy of the model,
-over the same weights, in which these are computed in another way. Everything else, randomness above all, is untouched,
-so that the samples are the same up to the rounding of the engine.
+A model names the few modules that do its heavy work (`StochasticSegmenter.accelerated_modules`); an engine returns a
+copy of the model, over the same weights, that computes these modules in another way. Everything else, above all the
+randomness, is untouched, so the samples are the same up to the engine's rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stochseg.models import StochasticSegmenter
 Engine = Callable[[StochasticSegmenter], StochasticSegmenter]
 
 Compute = Callable[..., Any]
-"""What stands in for the `forward` of a hot module."""
+"""What stands in for the `forward` of an accelerated module."""
 
 
 def with_engine(model: StochasticSegmenter, name: str) -> StochasticSegmenter:
@@ -117,14 +117,14 @@ ENGINES: dict[str, Engine] = {
 def _replaced(
     model: StochasticSegmenter, engine: str, make: Callable[[str, nn.Module], Compute]
 ) -> StochasticSegmenter:
-    """A copy for sampling whose hot modules are computed by `make(name, module)`.
+    """A copy for sampling whose accelerated modules are computed by `make(name, module)`.
 
     Only `forward` is exchanged: attributes, weights and their names stay, and with them saving and loading.
     """
-    if not model.hot:
+    if not model.accelerated_modules:
         raise UserError(f"model {model.name!r} names no modules that an engine could compute; use the engine eager")
     out = _without_engine(model).eval()
-    for name in out.hot:
+    for name in out.accelerated_modules:
         module = out.get_submodule(name)
         module.forward = make(name, shared_copy(module))
     out.engine = engine
@@ -133,7 +133,7 @@ def _replaced(
 
 def _without_engine(model: StochasticSegmenter) -> StochasticSegmenter:
     out = shared_copy(model)
-    for name in out.hot:
+    for name in out.accelerated_modules:
         vars(out.get_submodule(name)).pop("forward", None)
     out.engine = "eager"
     return out

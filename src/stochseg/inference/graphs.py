@@ -95,7 +95,7 @@ class _OfTensors(nn.Module):
 
 
 def make_graph(module: nn.Module, call: Call, *, any_size: bool) -> bytes:
-    """The module as a serialised ONNX graph for any batch and, if asked for, any height and width.
+    """The module as a serialized ONNX graph for any batch and, if asked for, any height and width.
 
     The exporter decides by itself how far "any size" reaches: try the graph before trusting it at another size.
     """

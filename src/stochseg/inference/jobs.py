@@ -18,19 +18,19 @@ from stochseg.inference.stacks import Stack
 from stochseg.inference.writers import to_dicom_seg
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import read_json
-from stochseg.types import Normalisation, Samples
+from stochseg.types import Normalization, Samples
 
 FAR = 20.0
-"""Normalised intensities of more standard deviations are remarked on; of a model of 8-bit images, all but 0 to 255."""
+"""Normalized intensities of more standard deviations are remarked on; of a model of 8-bit images, all but 0 to 255."""
 FLAT = 0.02
-"""So are images that span fewer, without being of one grey: fractions of 1 for a model of 255 grey levels."""
+"""So are images that span fewer, without being of one gray: fractions of 1 for a model of 255 gray levels."""
 SEEN = 0.2
-"""And images of which the model labels a smaller share, because it was trained on what lies in the centre."""
+"""And images of which the model labels a smaller share, because it was trained on what lies in the center."""
 
 
 @dataclass
 class Job:
-    """An input that was read. images: "s c h w", normalised; samples: its slices' share of the calls so far."""
+    """An input that was read. images: "s c h w", normalized; samples: its slices' share of the calls so far."""
 
     source: Source
     stack: Stack
@@ -102,8 +102,8 @@ def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[s
     raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
     ask = "what the model was trained on; are they in the same units?"
     remarks = []
-    if model.info.normalisation == Normalisation() and max(-low, high) > 1.01:
-        remarks.append(f"{raw} are not the grey levels 0..255 that the model takes; bring them to its window")
+    if model.info.normalization == Normalization() and max(-low, high) > 1.01:
+        remarks.append(f"{raw} are not the gray levels 0..255 that the model takes; bring them to its window")
     elif max(-low, high) > FAR:
         remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
     elif 0 < high - low < FLAT:

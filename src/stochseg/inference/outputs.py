@@ -34,7 +34,7 @@ def _ours(folder: Path) -> bool:
 
 
 def write_samples(folder: Path, image: Tensor, samples: Samples, info: DatasetInfo) -> Path:
-    """All of one image's samples: sample-000.png … (palette PNGs whose indices are the labels; 16 bits without colours
+    """All of one image's samples: sample-000.png … (palette PNGs whose indices are the labels; 16 bits without colors
     for more than 256 classes), fused.png,
     overview.png, and samples.npz with labels, mean, weights and seed."""
     with replaced_folder(folder, ours=_ours, kind="a folder of samples") as scratch:
@@ -58,5 +58,5 @@ def write_labels(file: Path, labels: Tensor, info: DatasetInfo) -> None:
         Image.fromarray(labels.numpy().astype(np.uint16)).save(file)
         return
     picture = Image.fromarray(labels.numpy().astype(np.uint8), mode="P")
-    picture.putpalette([round(255 * v) for colour in info.colours for v in to_rgb(colour)])
+    picture.putpalette([round(255 * v) for color in info.colors for v in to_rgb(color)])
     picture.save(file)

@@ -32,7 +32,7 @@ class Options(Config):
     tile: int | None = Field(
         None, ge=0, description=f"windows of so many pixels a side; None: {TILE} where the model can be tiled; 0: never"
     )
-    overlap: int = Field(96, ge=8, description="pixels that neighbouring windows share")
+    overlap: int = Field(96, ge=8, description="pixels that neighboring windows share")
     axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
 
     @property

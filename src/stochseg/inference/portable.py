@@ -29,12 +29,12 @@ DESCRIPTION = "export.json"
 def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int] = (128, 128)) -> Path:
     """Write the model for images of this height and width as a folder, all or nothing; an export there is replaced.
 
-    One .onnx file a hot module, for any batch; `config.json`, as a saved model has it, with the normalisation of raw
-    images; and `export.json`, which describes inputs and outputs and holds the constants of the sampling loop.
+    The folder holds one .onnx file per accelerated module, for any batch size; `config.json`, as in a saved model, with
+    the normalization of raw images; and `export.json`, with inputs, outputs and the constants of the sampling loop.
     """
     for package in ("onnx", "onnxscript"):
         require(package, "onnx", "ONNX")
-    if not model.hot:
+    if not model.accelerated_modules:
         raise UserError(f"model {model.name!r} names no modules that could be exported")
     if getattr(model.config, "encoder", None) is not None:
         raise UserError(
@@ -77,28 +77,28 @@ def is_export(folder: Path) -> bool:
 
 
 class _AllSeen(Exception):
-    """Every hot module was called."""
+    """Every accelerated module was called."""
 
 
 def first_calls(model: StochasticSegmenter, size: tuple[int, int]) -> dict[str, Call]:
-    """With what each hot module is called first, when images of this size are sampled."""
+    """With what each accelerated module is called first, when images of this size are sampled."""
     model, calls = shared_copy(model), {}
 
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.setdefault(name, Call(args, kwargs))
 
     def stop_when_complete(*_: object) -> None:
-        if len(calls) == len(model.hot):
+        if len(calls) == len(model.accelerated_modules):
             raise _AllSeen
 
-    for name in model.hot:
+    for name in model.accelerated_modules:
         module = model.get_submodule(name)
         module.register_forward_pre_hook(lambda _, args, kwargs, name=name: note(name, args, kwargs), with_kwargs=True)
         module.register_forward_hook(stop_when_complete)
     images = torch.rand(2, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with suppress(_AllSeen):
         model.sample(images, 1)
-    missing = [name for name in model.hot if name not in calls]
+    missing = [name for name in model.accelerated_modules if name not in calls]
     if missing:
         raise UserError(
             f"model {model.name!r} samples without its modules {', '.join(missing)}; export needs them used"

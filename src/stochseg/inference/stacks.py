@@ -30,7 +30,7 @@ FINEST = 1e8
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where the voxels of a volume lie. affine: "4 4", array index (x, y, z) to millimetres, x to the right, y to the
+    """Where the voxels of a volume lie. affine: "4 4", array index (x, y, z) to millimeters, x to the right, y to the
     front, z to the head, as in NIfTI; axis: the slices follow each other along this axis of the array, and the axes of
     a slice are those left: the first is its width, the second its height."""
 
@@ -39,7 +39,7 @@ class Lattice:
     header: Any = None
     """The NIfTI header that the volume came with."""
     unit: float = 1.0
-    """Millimetres in a unit of the affine."""
+    """Millimeters in a unit of the affine."""
 
     def stacked(self, volume: np.ndarray) -> np.ndarray:
         """An array "x y z …" as a stack "s h w …"."""
@@ -53,14 +53,14 @@ class Lattice:
 
     @property
     def spacing(self) -> tuple[float, float, float]:
-        """Millimetres between slices, rows and columns."""
+        """Millimeters between slices, rows and columns."""
         lengths = np.linalg.norm(self.affine[:3, :3], axis=0) * self.unit
         across, down = (i for i in range(3) if i != self.axis)
         return float(lengths[self.axis]), float(lengths[down]), float(lengths[across])
 
     @property
     def voxel(self) -> float:
-        """Cubic millimetres."""
+        """Cubic millimeters."""
         return float(abs(np.linalg.det(self.affine[:3, :3])) * self.unit**3)
 
 
@@ -209,7 +209,7 @@ def _lattice(files: Sequence[Path], headers: Sequence[Any]) -> tuple[Lattice | N
             and np.allclose(spacing[i], spacing[0], rtol=1e-3)
         ):
             raise UserError(
-                f"{file.name} is turned or spaced differently from {files[0].name} of the same series (a localiser?); "
+                f"{file.name} is turned or spaced differently from {files[0].name} of the same series (a localizer?); "
                 "take it out, or give the slices one by one"
             )
     normal = np.cross(across[0], down[0])
@@ -222,7 +222,7 @@ def _lattice(files: Sequence[Path], headers: Sequence[Any]) -> tuple[Lattice | N
 
 
 def _place(file: Path, header: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Position, directions along a row and a column, (row, column) spacing: DICOM's own axes, in millimetres."""
+    """Position, directions along a row and a column, (row, column) spacing: DICOM's own axes, in millimeters."""
     tags = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
     if any(header.get(tag) in (None, "") for tag in tags):
         return None
@@ -238,7 +238,7 @@ def _place(file: Path, header: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 
 def _length(header: Any, tag: str) -> float:
-    """In millimetres; 0 of a tag that is missing or makes no sense, such as "5,0"."""
+    """In millimeters; 0 of a tag that is missing or makes no sense, such as "5,0"."""
     try:
         length = abs(float(header.get(tag) or 0))
     except (ValueError, TypeError):
@@ -254,7 +254,7 @@ def _step(
     order: np.ndarray,
     normal: np.ndarray,
 ) -> np.ndarray:
-    """From a slice to the next, in millimetres; slices must be evenly spaced. A tilted gantry makes it oblique."""
+    """From a slice to the next, in millimeters; slices must be evenly spaced. A tilted gantry makes it oblique."""
     if len(heights) == 1:
         said = (_length(headers[0], tag) for tag in ("SpacingBetweenSlices", "SliceThickness"))
         return normal * next((length for length in said if length > 0), 1.0)

@@ -29,7 +29,7 @@ VOLUMES = {"labels": "samples", "fused": "fused", "mean": "mean", "entropy": "en
 """What is written of a volume, and the name of its file."""
 
 OPACITY = 0.45
-"""Of the colours that the overlay lays over the image."""
+"""Of the colors that the overlay lays over the image."""
 
 CODING_SCHEME = "99STOCHSEG"
 """Private codes of classes: a class has a name, but nobody said which term of a dictionary it is."""
@@ -102,9 +102,9 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
             segmented_property_type=highdicom.sr.CodedConcept(str(label), CODING_SCHEME, name[:64]),
             algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
             algorithm_identification=identification,
-            display_color=highdicom.color.CIELabColor.from_rgb(*_rgb(colour)),
+            display_color=highdicom.color.CIELabColor.from_rgb(*_rgb(color)),
         )
-        for label, (name, colour) in enumerate(zip(names, info.colours, strict=True))
+        for label, (name, color) in enumerate(zip(names, info.colors, strict=True))
         if label > 0
     ]
     with warnings.catch_warnings():
@@ -192,7 +192,7 @@ def _write_picture(folder: Path, samples: Samples, stack: Stack, info: DatasetIn
         tifffile.imwrite(folder / "fused.tif", arrays["fused"][0], metadata={"axes": "YX"}, **options)
         return ["samples.tif", "fused.tif", "mean.tif", "entropy.tif"]
     picture = Image.fromarray(arrays["fused"][0]).convert("P")
-    picture.putpalette([value for colour in info.colours for value in _rgb(colour)])
+    picture.putpalette([value for color in info.colors for value in _rgb(color)])
     picture.save(folder / "fused.png", **({} if stack.dpi is None else {"dpi": stack.dpi}))
     return ["samples.tif", "fused.png", "mean.tif", "entropy.tif"]
 
@@ -224,7 +224,7 @@ def measure(samples: Samples, stack: Stack, info: DatasetInfo) -> dict[str, Any]
             {
                 "label": label,
                 "name": name,
-                "colour": info.colours[label],
+                "color": info.colors[label],
                 "fused": _digits(float(fused[label]) * size),
                 "samples": [_digits(float(count) * size) for count in counts[:, label]],
             }
@@ -246,12 +246,12 @@ def most_foreground(fused: np.ndarray) -> int:
 
 
 def overlay(raw: np.ndarray, fused: np.ndarray, info: DatasetInfo) -> Image.Image:
-    """The image "h w" or "h w c" with every class but the background in its colour."""
+    """The image "h w" or "h w c" with every class but the background in its color."""
     channels = raw.reshape(*raw.shape[:2], -1)
-    grey = eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
-    colours = np.array([_rgb(colour) for colour in info.colours], np.float32)[fused]
-    mixed = grey + OPACITY * (colours - grey)
-    return Image.fromarray(np.where(fused[..., None] == 0, grey, mixed).round().astype(np.uint8))
+    gray = eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
+    colors = np.array([_rgb(color) for color in info.colors], np.float32)[fused]
+    mixed = gray + OPACITY * (colors - gray)
+    return Image.fromarray(np.where(fused[..., None] == 0, gray, mixed).round().astype(np.uint8))
 
 
 def eight_bits(raw: np.ndarray) -> np.ndarray:
@@ -264,6 +264,6 @@ def eight_bits(raw: np.ndarray) -> np.ndarray:
     return np.clip((raw - low) / max(high - low, 1e-6), 0, 1) * 255
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
-    r, g, b = (round(255 * value) for value in to_rgb(colour))
+def _rgb(color: str) -> tuple[int, int, int]:
+    r, g, b = (round(255 * value) for value in to_rgb(color))
     return r, g, b

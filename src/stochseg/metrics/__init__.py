@@ -29,14 +29,14 @@ from stochseg.metrics.functional import (
 from stochseg.metrics.stateful import (
     BrierScore,
     ExpectedCalibrationError,
-    GeneralisedEnergyDistance,
+    GeneralizedEnergyDistance,
     HungarianMatchedIoU,
     MeanIoU,
     SampleDiversity,
 )
 
 METRICS: dict[str, type[Metric]] = {
-    "ged": GeneralisedEnergyDistance,
+    "ged": GeneralizedEnergyDistance,
     "hm_iou": HungarianMatchedIoU,
     "diversity": SampleDiversity,
     "miou": MeanIoU,
@@ -49,7 +49,7 @@ __all__ = [
     "BrierScore",
     "CalibrationBins",
     "ExpectedCalibrationError",
-    "GeneralisedEnergyDistance",
+    "GeneralizedEnergyDistance",
     "HungarianMatchedIoU",
     "IoUBlocks",
     "MeanIoU",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stochseg.extras import mend_torchvision
+from stochseg.extras import repair_torchvision
 
-mend_torchvision()
+repair_torchvision()
 
 from torchmetrics import Metric  # noqa: E402
 

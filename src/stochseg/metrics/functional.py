@@ -134,7 +134,7 @@ def without_void(samples: Tensor, raters: Tensor, mask: Tensor | None) -> tuple[
     return samples * known, raters * known
 
 
-# --- Generalised energy distance and diversity -----------------------------------------------------------
+# --- Generalized energy distance and diversity -----------------------------------------------------------
 
 
 def ged(
@@ -146,7 +146,7 @@ def ged(
     rater_weights: Tensor | None = None,
     unbiased: bool = False,
 ) -> Tensor:
-    """Squared generalised energy distance, 2 E d(s, y) − E d(y, y') − E d(s, s') with d = 1 − IoU.
+    """Squared generalized energy distance, 2 E d(s, y) − E d(y, y') − E d(s, s') with d = 1 − IoU.
 
     samples: "b n h w" int; raters: "b k h w" int; weights: "b n" and rater_weights: "b k", non-negative,
     divided by their sum (None: equal). Returns "b".
@@ -308,7 +308,7 @@ def confusion_matrix(prediction: Tensor, target: Tensor, num_classes: int, ignor
     if prediction.shape != target.shape:
         raise UserError(
             f"prediction and target: expected one shape, got {tuple(prediction.shape)} and "
-            f"{tuple(target.shape)}; resize one to the other, labels by nearest neighbour"
+            f"{tuple(target.shape)}; resize one to the other, labels by nearest neighbor"
         )
     if ignore is not None:
         kept = target != ignore

@@ -42,7 +42,7 @@ class _MeanMetric(Metric):
         self.seen += len(images)
 
 
-class GeneralisedEnergyDistance(_MeanMetric):
+class GeneralizedEnergyDistance(_MeanMetric):
     """Mean over images of `ged`, the published form or the unbiased one."""
 
     higher_is_better = False

@@ -49,13 +49,13 @@ class StochasticSegmenter(nn.Module):
     """Keys of a training config that the method's authors chose, such as lr and batch_size: `recipe(name)` takes them
     where a model is trained by its own name."""
     Config: ClassVar[type[Config]] = Config
-    hot: ClassVar[tuple[str, ...]] = ()
+    accelerated_modules: ClassVar[tuple[str, ...]] = ()
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
     and a tensor or a tuple of them out. Engines compute these, and `export` writes them."""
     choices: ClassVar[tuple[str, ...]] = ()
     """Of "sampler", "grid" and "noise" what a caller may choose; a model that has some checks it in `check_options`."""
     engine: str = "eager"
-    """By whom the hot modules are computed: see `stochseg.inference`."""
+    """By whom the accelerated modules are computed: see `stochseg.inference`."""
 
     def __init__(self, info: DatasetInfo, config: Config):
         super().__init__()
@@ -77,7 +77,7 @@ class StochasticSegmenter(nn.Module):
     # ------------------------------------------------------------------ what a subclass writes
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         """Inputs as in `forward`, checked. Returns at least {"loss": scalar}."""
         raise NotImplementedError
@@ -87,7 +87,7 @@ class StochasticSegmenter(nn.Module):
         raise NotImplementedError
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What the optimiser trains: groups of `params`, each with its own `lr_factor` (of the run's learning rate) and
+        """What the optimizer trains: groups of `params`, each with its own `lr_factor` (of the run's learning rate) and
         `betas` if it wants them. Networks that play against each other are two groups of one loss."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
@@ -125,7 +125,7 @@ class StochasticSegmenter(nn.Module):
                 raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; leave it out")
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
-        """What somebody needs beside the hot modules to sample images of this size in another language, as JSON."""
+        """Constants for sampling images of this size in another language with the accelerated modules, as JSON."""
         return {}
 
     def window(self, height: int, width: int) -> tuple[slice, slice]:
@@ -153,29 +153,31 @@ class StochasticSegmenter(nn.Module):
     def forward(
         self,
         image: Tensor,
-        labels: Tensor,
+        raters: Tensor,
         mask: Tensor | None = None,
         keys: Sequence[Key] | None = None,
-        raters: Tensor | None = None,
+        rater_count: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The training loss of a batch.
 
-        image: "b c h w" normalised; labels: "b k h w", the maps of k raters, of which the model draws its own;
+        image: "b c h w" normalized; raters: "b k h w", the label maps of k raters, of which the model draws its own;
         mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out);
-        raters: "b", how many of its k maps an image really has (all, if left out).
+        rater_count: "b", how many of its k maps an image really has (all, if left out).
         """
         self._check_image(image)
-        self._check_labels(image, labels, mask)
+        self._check_raters(image, raters, mask)
         if mask is not None:
-            labels = labels.masked_fill(~mask, 0)  # a void label such as 255 is no class
+            raters = raters.masked_fill(~mask, 0)  # a void label such as 255 is no class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
-        k = labels.shape[1]
-        if raters is None:
-            raters = torch.full((len(image),), k)
-        elif raters.shape != (len(image),) or int(raters.min()) < 1 or int(raters.max()) > k:
-            raise UserError(f'raters "b": expected {len(image)} numbers of 1 to {k} label maps, got {raters.tolist()}')
-        return self.loss(image.float(), labels.long(), mask, raters, keys)
+        k = raters.shape[1]
+        if rater_count is None:
+            rater_count = torch.full((len(image),), k)
+        elif rater_count.shape != (len(image),) or int(rater_count.min()) < 1 or int(rater_count.max()) > k:
+            raise UserError(
+                f'rater_count "b": expected {len(image)} numbers of 1 to {k} label maps, got {rater_count.tolist()}'
+            )
+        return self.loss(image.float(), raters.long(), mask, rater_count, keys)
 
     @torch.no_grad()
     def sample(
@@ -193,7 +195,7 @@ class StochasticSegmenter(nn.Module):
         """Draw n plausible label maps an image.
 
         image: a numpy array "h w" or "h w c" or a PIL image with raw intensities, or a tensor "b c h w" already
-        normalised. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbours; with Latin
+        normalized. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbors; with Latin
         noise, where the n samples share out the probabilities, on n too.
         steps, sampler, grid, noise: for iterative models; None takes the model's defaults.
         """
@@ -213,7 +215,7 @@ class StochasticSegmenter(nn.Module):
             self.train(was_training)
 
     def prepare(self, image: Any) -> Tensor:
-        """Any accepted image as a checked tensor "b c h w"; raw intensities are normalised."""
+        """Any accepted image as a checked tensor "b c h w"; raw intensities are normalized."""
         if isinstance(image, Tensor):
             image = image.float() if image.is_floating_point() else image  # beyond whose range numbers are infinite
             self._check_image(image)
@@ -231,10 +233,10 @@ class StochasticSegmenter(nn.Module):
         if raw.shape[-1] != self.image_channels:
             raise UserError(
                 f'image "h w c": this model was trained on {self.image_channels} channel(s), got {raw.shape[-1]}; '
-                + ("convert it to grey scale" if self.image_channels == 1 else "convert it to that number of channels")
+                + ("convert it to gray scale" if self.image_channels == 1 else "convert it to that number of channels")
             )
         tensor = torch.from_numpy(np.ascontiguousarray(raw.astype(np.float32))).permute(2, 0, 1)[None]
-        batch = self.info.normalisation(tensor)
+        batch = self.info.normalization(tensor)
         self._check_image(batch)
         return batch
 
@@ -252,40 +254,40 @@ class StochasticSegmenter(nn.Module):
             bad = int((~torch.isfinite(image)).sum())
             raise UserError(f"image: {bad} value(s) are NaN or infinite; replace them before segmenting")
 
-    def _check_labels(self, image: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+    def _check_raters(self, image: Tensor, raters: Tensor, mask: Tensor | None) -> None:
         size = (image.shape[0], *image.shape[2:])
-        if labels.ndim != 4 or (labels.shape[0], *labels.shape[2:]) != size or labels.shape[1] < 1:
+        if raters.ndim != 4 or (raters.shape[0], *raters.shape[2:]) != size or raters.shape[1] < 1:
             raise UserError(
-                f'labels "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, k >= 1 raters, '
-                f"got shape {tuple(labels.shape)}"
+                f'raters "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, k >= 1 raters, '
+                f"got shape {tuple(raters.shape)}"
             )
-        if labels.is_floating_point():
-            raise UserError(f"labels: expected integers, got {labels.dtype}; convert with labels.long()")
-        if mask is not None and (mask.shape != labels.shape or mask.dtype != torch.bool):
+        if raters.is_floating_point():
+            raise UserError(f"raters: expected integers, got {raters.dtype}; convert with raters.long()")
+        if mask is not None and (mask.shape != raters.shape or mask.dtype != torch.bool):
             raise UserError(
-                f"mask: expected torch.bool of the labels' shape {tuple(labels.shape)}, False = void, "
+                f"mask: expected torch.bool of the raters' shape {tuple(raters.shape)}, False = void, "
                 f"got {mask.dtype} of shape {tuple(mask.shape)}"
             )
-        known = labels.long() if mask is None else labels.long().masked_fill(~mask, 0)
+        known = raters.long() if mask is None else raters.long().masked_fill(~mask, 0)
         low, high = (int(v) for v in torch.aminmax(known))
         if low < 0 or high >= self.num_classes:
             raise UserError(
-                f"labels: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
+                f"raters: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
                 "give void pixels by mask (ignore in the data set's info), or create the model with more classes"
             )
 
 
-def pick_raters(u: Tensor, raters: Tensor, draws: int = 1) -> Tensor:
+def pick_raters(u: Tensor, rater_count: Tensor, draws: int = 1) -> Tensor:
     """Which rater each draw takes, "b draws": uniform for any one draw, and different raters in turn for several.
 
-    u: "b" in [0, 1); raters: "b", how many there are.
+    u: "b" in [0, 1); rater_count: "b", how many there are.
     """
-    count = raters[:, None]
+    count = rater_count[:, None]
     return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
 
 
 def pick_pairs(
-    keys: Sequence[Key], raters: Tensor, draws: int, num_steps: int, t_power: float = 1.0
+    keys: Sequence[Key], rater_count: Tensor, draws: int, num_timesteps: int, t_power: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`draws` pairs of a rater and a step t an image: the image, the rater and t of each, "b·draws" on the CPU.
 
@@ -294,19 +296,19 @@ def pick_pairs(
     """
     u_rater, u_step = SeededNoise(keys).uniform((len(keys), 2)).unbind(1)
     spread = (u_step[:, None] + torch.arange(draws) / draws) % 1.0
-    t = 1 + (spread.double() ** (1 / t_power) * num_steps).long()
+    t = 1 + (spread.double() ** (1 / t_power) * num_timesteps).long()
     rows = torch.arange(len(keys)).repeat_interleave(draws)
-    return rows, pick_raters(u_rater, raters.cpu(), draws).flatten(), t.flatten()
+    return rows, pick_raters(u_rater, rater_count.cpu(), draws).flatten(), t.flatten()
 
 
 def one_rating(
-    labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+    raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
 ) -> tuple[Tensor, Tensor | None]:
     """The map of a random rater of each image and its mask, "b h w"; arguments are those of `loss`."""
-    u = SeededNoise(keys).uniform((len(labels), 1))[:, 0]
-    rater = pick_raters(u, raters.cpu())[:, 0].to(labels.device)
-    rows = torch.arange(len(labels), device=labels.device)
-    return labels[rows, rater], None if mask is None else mask[rows, rater]
+    u = SeededNoise(keys).uniform((len(raters), 1))[:, 0]
+    rater = pick_raters(u, rater_count.cpu())[:, 0].to(raters.device)
+    rows = torch.arange(len(raters), device=raters.device)
+    return raters[rows, rater], None if mask is None else mask[rows, rater]
 
 
 def image_key(image: Tensor) -> int:

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
 from stochseg.models.registry import register
-from stochseg.networks import ConcatUNet, EncoderConfig, UNetConfig, begin_encoder, make_encoder
+from stochseg.networks import ConcatUNet, EncoderConfig, UNetConfig, load_pretrained_encoder, make_encoder
 from stochseg.types import DatasetInfo
 
 
@@ -45,7 +45,7 @@ class CCDM(CategoricalDiffusion):
         "warmup": 0,
         "clip": None,
     }
-    hot = ("denoiser.unet",)
+    accelerated_modules = ("denoiser.unet",)
 
     def __init__(self, info: DatasetInfo, config: CCDMConfig):
         super().__init__(info, config)
@@ -53,4 +53,4 @@ class CCDM(CategoricalDiffusion):
         self.denoiser = ConcatUNet(info.num_classes, info.image_channels, config, encoder)
 
     def load_pretrained(self) -> None:
-        begin_encoder(self.denoiser.encoder, self.config)
+        load_pretrained_encoder(self.denoiser.encoder, self.config)

@@ -8,7 +8,7 @@ pixels. Training draws several (rater, t) pairs of an image, all served by one p
     loss = E -log f_θ(x_t, t, image)[x0],   t = T u^(1/2),   u uniform   (several components: `core.mixture_terms`)
 
 Differs from `ccdm`: cross-entropy on x0, more of it at noisy t, where a sample takes its mode; few steps with the
-sampler `sticky`; one first step for all samples of an image; labels may be held to the centre of the image (`focus`);
+sampler `sticky`; one first step for all samples of an image; labels may be held to the center of the image (`focus`);
 the head may propose several maps with a probability each (`components`), so that pixels are drawn together.
 
 Cost: the image tower once an image, the label tower 10 times a sample, of which the first once for all samples.
@@ -62,7 +62,7 @@ class CCDMFast(CategoricalDiffusion):
         "batch_size": 32,
         "precision": "auto",
     }
-    hot = ("denoiser.image_tower", "denoiser.label_tower")
+    accelerated_modules = ("denoiser.image_tower", "denoiser.label_tower")
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: CCDMFastConfig):
@@ -91,7 +91,7 @@ class CCDMFast(CategoricalDiffusion):
         if self.config.focus is not None:
             raise UserError(
                 f"model {self.name!r} with focus {self.config.focus} cannot be tiled: it was trained to label the "
-                "central square of images centred on what is sought"
+                "central square of images centered on what is sought"
             )
         return super().tiled(tile, overlap)
 

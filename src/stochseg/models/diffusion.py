@@ -39,7 +39,7 @@ class DiffusionConfig(Config):
     """The diffusion, how it is trained, and how to sample by default."""
 
     schedule: Literal["cosine", "linear"] = "cosine"
-    num_steps: int = Field(250, ge=1, description="T")
+    num_timesteps: int = Field(250, ge=1, description="T")
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     draws: int = Field(1, ge=1, description="(rater, t) pairs a training image, all served by one encoding")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
@@ -54,6 +54,7 @@ class DiffusionConfig(Config):
     noise: str = Field("independent", description="how the samples of an image share randomness")
     share_first: bool = Field(False, description="one first network call, which sees pure noise, for all samples")
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels denoised at once, scaled for other sizes")
+    renamed_keys: ClassVar = {"num_steps": "num_timesteps"}
 
 
 class CategoricalDiffusion(StochasticSegmenter):
@@ -65,13 +66,15 @@ class CategoricalDiffusion(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: DiffusionConfig):
         super().__init__(info, config)
-        self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_steps), info.num_classes)
+        self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
         self.check_options(SamplingOptions())
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         """Noise is drawn for the whole image and the windows are joined at every step, so samples have no seams."""
-        hot = tuple(name.replace("denoiser.", "denoiser.inner.", 1) for name in self.hot)
-        return self._with(denoiser=Tiled(self.denoiser, tile, overlap), hot=hot)
+        accelerated_modules = tuple(
+            name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules
+        )
+        return self._with(denoiser=Tiled(self.denoiser, tile, overlap), accelerated_modules=accelerated_modules)
 
     def check_options(self, options: SamplingOptions) -> None:
         self._plan(options)
@@ -101,7 +104,7 @@ class CategoricalDiffusion(StochasticSegmenter):
             "rule": inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler)),
             "denoiser": inspect.getdoc(type(self.denoiser)),
             "num_classes": self.num_classes,
-            "num_steps": self.process.num_steps,
+            "num_timesteps": self.process.num_timesteps,
             "alpha_bar": self.process.schedule.alpha_bar.tolist(),
             "sampler": self.config.sampler,
             "grid": list(grid),
@@ -113,7 +116,7 @@ class CategoricalDiffusion(StochasticSegmenter):
     # ------------------------------------------------------------------ training
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         """CCDM Alg. 1 for `draws` pairs of a rater and a step an image.
 
@@ -122,10 +125,10 @@ class CategoricalDiffusion(StochasticSegmenter):
         """
         config = self.config
         top, left = self.window(*image.shape[-2:])
-        labels, mask = labels[..., top, left], None if mask is None else mask[..., top, left]
-        pairs = pick_pairs(keys, raters, config.draws, self.process.num_steps, config.t_power)
+        raters, mask = raters[..., top, left], None if mask is None else mask[..., top, left]
+        pairs = pick_pairs(keys, rater_count, config.draws, self.process.num_timesteps, config.t_power)
         rows, rater, t = (part.to(image.device) for part in pairs)
-        x0 = labels[rows, rater]
+        x0 = raters[rows, rater]
         valid = None if mask is None else mask[rows, rater]
         noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)
         x_t = self.process.q_sample(x0, t, noise, valid)
@@ -135,8 +138,8 @@ class CategoricalDiffusion(StochasticSegmenter):
         log_p0 = torch.log_softmax(self.denoiser(x_t, t, condition).float(), 1)
         terms = OBJECTIVES[self.config.objective](self.process, log_p0, x0, x_t, t, valid)
         if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weighs all t alike
-            share = (torch.stack([t, t - 1]).cpu().double() / self.process.num_steps) ** self.config.t_power
-            terms = terms / (self.process.num_steps * (share[0] - share[1])).to(terms)[:, None, None]
+            share = (torch.stack([t, t - 1]).cpu().double() / self.process.num_timesteps) ** self.config.t_power
+            terms = terms / (self.process.num_timesteps * (share[0] - share[1])).to(terms)[:, None, None]
         return terms.mean()
 
     # ------------------------------------------------------------------ sampling
@@ -150,7 +153,7 @@ class CategoricalDiffusion(StochasticSegmenter):
         """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images "1 c h w". Of
         a head with several components p0 is that of the component drawn: what is open between them is not counted."""
         left: dict[int, float] = {}
-        grid = make_grid("even", self.process.schedule, min(calls, self.process.num_steps))
+        grid = make_grid("even", self.process.schedule, min(calls, self.process.num_timesteps))
         windows = [image.to(self.device)[(..., *self.window(*image.shape[-2:]))] for image in images]
         was_training = self.training
         self.eval()
@@ -219,7 +222,7 @@ class CategoricalDiffusion(StochasticSegmenter):
         local = condition[rows]
 
         def denoise(x_t: Tensor, t: Tensor) -> Tensor:
-            if first is not None and int(t[0]) == self.process.num_steps:
+            if first is not None and int(t[0]) == self.process.num_timesteps:
                 log_share, logits = (part[rows] for part in first)
             else:
                 log_share, logits = self.denoiser.propose(x_t, t, local)

@@ -57,7 +57,7 @@ def create(
     """Build a registered model with fresh (or, where its config says so, pretrained) weights; keys left out of `config`
     keep the model's defaults.
 
-    `info` gives class names, colours and the normalisation of raw images; without it a plain one is made.
+    `info` gives class names, colors and the normalization of raw images; without it a plain one is made.
     """
     if info is None:
         info = DatasetInfo.parse({"num_classes": num_classes, "image_channels": image_channels}, where="create")

@@ -9,7 +9,7 @@ from stochseg.networks.encoders import (
     HogEncoder,
     ImageEncoder,
     TimmEncoder,
-    begin_encoder,
+    load_pretrained_encoder,
     make_encoder,
 )
 from stochseg.networks.shapes import pad_to_multiple
@@ -33,9 +33,9 @@ __all__ = [
     "TwoTowerConfig",
     "UNet",
     "UNetConfig",
-    "begin_encoder",
     "blended",
     "check_tiling",
+    "load_pretrained_encoder",
     "make_encoder",
     "pad_to_multiple",
 ]

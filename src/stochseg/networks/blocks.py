@@ -1,4 +1,4 @@
-"""The pieces of the U-Net family: normalisation, residual block, self-attention, resampling, time embedding."""
+"""The pieces of the U-Net family: normalization, residual block, self-attention, resampling, time embedding."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Downsample(nn.Conv2d):
 
 
 class Upsample(nn.Module):
-    """Twice the resolution: nearest neighbour, then a convolution."""
+    """Twice the resolution: nearest neighbor, then a convolution."""
 
     def __init__(self, channels: int):
         super().__init__()

@@ -84,8 +84,8 @@ class HogEncoder(ImageEncoder):
         self.register_buffer("kernels", torch.stack([sobel, sobel.T])[:, None], persistent=False)
 
     def features(self, image: Tensor) -> Tensor:
-        grey = image.mean(1, keepdim=True)
-        dx, dy = F.conv2d(F.pad(grey, (1, 1, 1, 1), mode="replicate"), self.kernels).unbind(1)
+        gray = image.mean(1, keepdim=True)
+        dx, dy = F.conv2d(F.pad(gray, (1, 1, 1, 1), mode="replicate"), self.kernels).unbind(1)
         magnitude = torch.hypot(dx, dy)
         # Unsigned orientation in units of bins; each pixel votes for its two nearest bins.
         position = torch.atan2(dy, dx).remainder(math.pi) * (self.bins / math.pi)
@@ -95,15 +95,15 @@ class HogEncoder(ImageEncoder):
         for index, part in ((low, 1 - share), (low + 1, share)):
             votes.scatter_add_(1, (index.long() % self.bins)[:, None], (part * magnitude)[:, None])
         histogram = F.normalize(F.avg_pool2d(votes, FEATURE_STRIDE), dim=1, eps=1e-3)
-        mean = F.avg_pool2d(grey, FEATURE_STRIDE)
-        variance = F.avg_pool2d(grey**2, FEATURE_STRIDE) - mean**2
+        mean = F.avg_pool2d(gray, FEATURE_STRIDE)
+        variance = F.avg_pool2d(gray**2, FEATURE_STRIDE) - mean**2
         return torch.cat([histogram, mean, variance.clamp(min=0).sqrt()], dim=1)
 
 
 class PretrainedEncoder(ImageEncoder):
     """Shows a network of photographs what it was trained on: three channels, 0..1, then its own mean and deviation.
 
-    The model's normalisation is undone, `encoder_range` becomes 0..1, and a grey image fills all three channels.
+    The model's normalization is undone, `encoder_range` becomes 0..1, and a gray image fills all three channels.
     """
 
     scale: Tensor
@@ -113,25 +113,25 @@ class PretrainedEncoder(ImageEncoder):
         super().__init__()
         if info.image_channels not in (1, 3):
             raise UserError(
-                f"encoder {config.encoder!r} reads grey or RGB images, got {info.image_channels} channels; "
+                f"encoder {config.encoder!r} reads gray or RGB images, got {info.image_channels} channels; "
                 "use the encoder hog, or none"
             )
         black, white = config.encoder_range
         if not black < white:
             raise UserError(f"encoder_range: expected black below white, got {config.encoder_range}")
         self.name = config.encoder
-        mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.normalisation.mean, info.normalisation.std))
+        mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.normalization.mean, info.normalization.std))
         self._raw = (std / (white - black)).expand(3), ((mean - black) / (white - black)).expand(3)
 
     def expects(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """The network's own normalisation of images in 0..1; call once, when building."""
+        """The network's own normalization of images in 0..1; call once, when building."""
         own_mean, own_std = (torch.tensor(x, dtype=torch.float64).expand(3) for x in (mean, std))
         gain, offset = self._raw
         self.register_buffer("scale", (gain / own_std).float().view(3, 1, 1), persistent=False)
         self.register_buffer("shift", ((offset - own_mean) / own_std).float().view(3, 1, 1), persistent=False)
 
     def photograph(self, image: Tensor) -> Tensor:
-        """image "b c h w", normalised for the model -> "b 3 h w", normalised for the encoder."""
+        """image "b c h w", normalized for the model -> "b 3 h w", normalized for the encoder."""
         return image.expand(-1, 3, -1, -1) * self.scale + self.shift
 
     def to_eighth(self, features: Tensor, image: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ def make_encoder(config: EncoderConfig, info: DatasetInfo) -> ImageEncoder | Non
     return encoder.requires_grad_(False).eval()
 
 
-def begin_encoder(encoder: ImageEncoder | None, config: EncoderConfig) -> None:
+def load_pretrained_encoder(encoder: ImageEncoder | None, config: EncoderConfig) -> None:
     """What `create` adds to a fresh encoder: its pretrained weights, and the folder of its cache."""
     if encoder is None:
         return

@@ -1,4 +1,4 @@
-"""Normalising flows on latent vectors: planar ones, whose parameters a network predicts for each example, and NICE,
+"""Normalizing flows on latent vectors: planar ones, whose parameters a network predicts for each example, and NICE,
 which is the same for all examples and is inverted as cheaply as it is computed."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Gaussian:
     log_sigma: Tensor
 
     def draw(self, eps: Tensor) -> Tensor:
-        """A reparametrised draw from standard normal numbers of the mean's shape."""
+        """A reparametrized draw from standard normal numbers of the mean's shape."""
         return self.mean + self.log_sigma.exp() * eps.to(self.mean)
 
     def log_prob(self, z: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class CausalConv(nn.Module):
     """A convolution over the pixels before its own in raster order; over its own as well unless `strict`.
 
-    The rows below the centre would all be masked, so the kernel does not have them: 4×7 stands for 7×7.
+    The rows below the center would all be masked, so the kernel does not have them: 4×7 stands for 7×7.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, *, strict: bool):
@@ -38,7 +38,7 @@ class CausalConv(nn.Module):
 
 
 class PixelNorm(nn.LayerNorm):
-    """Normalisation over the channels of each pixel: statistics over pixels would let the future leak."""
+    """Normalization over the channels of each pixel: statistics over pixels would let the future leak."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x: "b c ..."."""
@@ -46,7 +46,7 @@ class PixelNorm(nn.LayerNorm):
 
 
 class PixelCNN(nn.Module):
-    """`layers` causal convolutions, the first of them strict, each with normalisation and ReLU."""
+    """`layers` causal convolutions, the first of them strict, each with normalization and ReLU."""
 
     def __init__(self, in_channels: int, width: int, layers: int, kernel: int):
         super().__init__()

@@ -38,11 +38,11 @@ def read_weights(file: str | Path) -> dict[str, Tensor]:
 
 def adapt_channels(weight: Tensor, channels: int) -> Tensor:
     """An input convolution for RGB, "out 3 kh kw", made one for so many channels of the same scale."""
-    colours = weight.shape[1]
-    repeated = weight.repeat(1, -(-channels // colours), 1, 1)[:, :channels]
+    colors = weight.shape[1]
+    repeated = weight.repeat(1, -(-channels // colors), 1, 1)[:, :channels]
     if channels == 1:
         return weight.sum(1, keepdim=True)
-    return repeated * (colours / channels)
+    return repeated * (colors / channels)
 
 
 def check_arrived(module: nn.Module, weights: dict[str, Tensor], file: str | Path) -> None:

@@ -16,7 +16,7 @@ Stage = Callable[[int, int], nn.Module]
 
 
 def conv(in_channels: int, out_channels: int, kernel: int = 3) -> nn.Conv2d:
-    """A convolution that keeps the size, with He's initialisation for the ReLU around it."""
+    """A convolution that keeps the size, with He's initialization for the ReLU around it."""
     layer = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     nn.init.trunc_normal_(layer.bias, std=1e-3)
@@ -26,7 +26,7 @@ def conv(in_channels: int, out_channels: int, kernel: int = 3) -> nn.Conv2d:
 def conv_stack(
     in_channels: int, out_channels: int, convs: int, groups: int | None = None, kernel: int = 3
 ) -> nn.Sequential:
-    """`convs` times convolution, normalisation in `groups` (None: none), ReLU."""
+    """`convs` times convolution, normalization in `groups` (None: none), ReLU."""
     layers: list[nn.Module] = []
     for c in [in_channels] + [out_channels] * (convs - 1):
         layers.append(conv(c, out_channels, kernel))

@@ -36,7 +36,7 @@ class Window:
 
 def windows(height: int, width: int, tile: int, overlap: int) -> list[Window]:
     """Windows of `tile` pixels a side, or up to ALIGN - 1 more at the far ends, that cover the image and share at least
-    `overlap` pixels with each neighbour."""
+    `overlap` pixels with each neighbor."""
     vertical, horizontal = (_spans(length, tile, overlap) for length in (height, width))
     return [Window(y, x, a[:, None] * b) for (y, a), (x, b) in product(vertical, horizontal)]
 
@@ -110,7 +110,7 @@ class TiledCondition(Condition):
 class Tiled(Denoiser):
     """A denoiser that sees images larger than `tile` in windows, at every call, and others as they are.
 
-    Note: normalisation and attention look at a whole window, so that another layout gives slightly other
+    Note: normalization and attention look at a whole window, so that another layout gives slightly other
     probabilities, other than the noise, which does not depend on it. A mixture's shares are averaged over the windows:
     a sample takes one component in all of them.
     """

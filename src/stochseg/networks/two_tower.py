@@ -35,7 +35,7 @@ class TwoTowerConfig(Config):
     tower_blocks: int = Field(2, ge=1, description="residual blocks a level of the image tower")
     light: tuple[int, ...] = Field((48, 64, 96), min_length=1, description="channels a level of the denoiser")
     light_blocks: int = Field(1, ge=1, description="residual blocks a level of the denoiser")
-    groups: int = Field(8, ge=1, description="groups of the normalisation")
+    groups: int = Field(8, ge=1, description="groups of the normalization")
     head_channels: int = Field(32, ge=1, description="channels of an attention head")
     components: int = Field(1, ge=1, description="maps that the head proposes at once, with a probability each")
 

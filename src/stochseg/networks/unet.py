@@ -34,7 +34,7 @@ class UNetConfig(Config):
     blocks: int = Field(2, ge=1, description="residual blocks a level in the encoder; the decoder has one more")
     attention: tuple[int, ...] = Field((8, 16, 32), description="down-sampling factors with self-attention")
     head_channels: int = Field(32, ge=1, description="channels of an attention head")
-    groups: int = Field(32, ge=1, description="groups of the normalisation; fewer keep more of the absolute brightness")
+    groups: int = Field(32, ge=1, description="groups of the normalization; fewer keep more of the absolute brightness")
 
     @property
     def stride(self) -> int:
@@ -81,7 +81,7 @@ class UNet(nn.Module):
             raise UserError(f"base {config.base} times multipliers {config.multipliers} gives a level of no channels")
         if timed and all(group_norm(c, config.groups).num_groups == c for c in channels):
             raise UserError(
-                f"levels of {channels} channels are normalised one channel at a time, which hides the step t from the "
+                f"levels of {channels} channels are normalized one channel at a time, which hides the step t from the "
                 "network; make a level wider, e.g. with a multiplier of 2, or take fewer groups"
             )
 
@@ -153,7 +153,7 @@ class UNet(nn.Module):
         """What `encode` gave -> "b out h w".
 
         modulate: (level, its map after the first block) -> the map to go on with; 0 is the finest. After the last
-        block the head's normalisation would take a channel's scale and shift away.
+        block the head's normalization would take a channel's scale and shift away.
         """
         waiting = list(skips)
         for level, stage in zip(reversed(range(len(self.decoder))), self.decoder, strict=True):

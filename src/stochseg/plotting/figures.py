@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
 from stochseg.files import replaced_file
-from stochseg.types import DatasetInfo, Example, Normalisation, Samples
+from stochseg.types import DatasetInfo, Example, Normalization, Samples
 
 CELL = 1.15  # inches a picture
 INK, SECOND = "#1f4e79", "#c2571a"
@@ -28,26 +28,26 @@ def write_figure(figure: Figure, file: Path, dpi: int = 130) -> Path:
     return file
 
 
-def show_image(image: Tensor, normalisation: Normalisation) -> np.ndarray:
-    """A normalised image "c h w" as RGB in [0, 1]; its own range if it is not 8-bit."""
-    raw = normalisation.inverse(image.cpu()).numpy()
+def show_image(image: Tensor, normalization: Normalization) -> np.ndarray:
+    """A normalized image "c h w" as RGB in [0, 1]; its own range if it is not 8-bit."""
+    raw = normalization.inverse(image.cpu()).numpy()
     low, high = (0.0, 255.0) if raw.min() >= -1 and raw.max() <= 256 else (raw.min(), raw.max())
-    grey = np.clip((raw - low) / max(high - low, 1e-6), 0, 1)
-    rgb = grey[:3] if grey.shape[0] >= 3 else np.repeat(grey[:1], 3, axis=0)
+    gray = np.clip((raw - low) / max(high - low, 1e-6), 0, 1)
+    rgb = gray[:3] if gray.shape[0] >= 3 else np.repeat(gray[:1], 3, axis=0)
     return rgb.transpose(1, 2, 0)
 
 
 def show_labels(labels: Tensor, info: DatasetInfo) -> np.ndarray:
-    """A label map "h w" as RGB by the data set's palette; void is grey."""
-    palette = np.array([to_rgb(c) for c in info.colours])
+    """A label map "h w" as RGB by the data set's palette; void is gray."""
+    palette = np.array([to_rgb(c) for c in info.colors])
     index = labels.cpu().numpy()
     known = (index >= 0) & (index < len(palette))
     return np.where(known[..., None], palette[np.where(known, index, 0)], 0.6)
 
 
 def show_mean(mean: Tensor, info: DatasetInfo) -> np.ndarray:
-    """Mean probabilities "l h w" as the palette's colours mixed in proportion."""
-    palette = np.array([to_rgb(c) for c in info.colours])
+    """Mean probabilities "l h w" as the palette's colors mixed in proportion."""
+    palette = np.array([to_rgb(c) for c in info.colors])
     return np.einsum("lhw,lc->hwc", mean.cpu().numpy(), palette).clip(0, 1)
 
 
@@ -59,14 +59,14 @@ def qualitative(
     samples: int = 6,
 ) -> Figure:
     """One row an image: image, raters, mean and entropy of all samples, then some samples (cf. the paper's Fig. 3)."""
-    raters = min(raters, max(len(example.labels) for example, _ in rows))
+    raters = min(raters, max(len(example.raters) for example, _ in rows))
     samples = min(samples, *(out.labels.shape[1] for _, out in rows))
     titles = ["image", *(f"rater {i + 1}" for i in range(raters)), "mean", "entropy"]
     titles += [f"sample {i + 1}" for i in range(samples)]
     figure, axes = _grid(len(rows), titles, rows[0][0].image.shape[-2:])
     for line, (example, out) in zip(axes, rows, strict=True):
-        cells: list[np.ndarray | None] = [show_image(example.image, info.normalisation)]
-        cells += [show_labels(example.labels[i], info) if i < len(example.labels) else None for i in range(raters)]
+        cells: list[np.ndarray | None] = [show_image(example.image, info.normalization)]
+        cells += [show_labels(example.raters[i], info) if i < len(example.raters) else None for i in range(raters)]
         cells += [show_mean(out.mean[0], info), None]
         cells += [show_labels(out.labels[0, i], info) for i in range(samples)]
         for axis, cell in zip(line, cells, strict=True):
@@ -81,8 +81,8 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
     titles = ["", "", *[""] * columns]
     figure, axes = _grid(1 + len(samples), titles, example.image.shape[-2:])
     axes[0, 0].text(0.5, 0.5, "raters", ha="center", va="center", fontsize=9)
-    axes[0, 1].imshow(show_image(example.image, info.normalisation), interpolation="nearest")
-    for axis, labels in zip(axes[0, 2:], example.labels, strict=False):
+    axes[0, 1].imshow(show_image(example.image, info.normalization), interpolation="nearest")
+    for axis, labels in zip(axes[0, 2:], example.raters, strict=False):
         axis.imshow(show_labels(labels, info), interpolation="nearest")
     for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
         width, size = (14, 9) if len(name) <= 28 else (25, 6)  # with settings of its own a method's name is long
@@ -101,7 +101,7 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     n = out.labels.shape[1]
     rows = 1 + -(-n // columns)
     figure, axes = _grid(rows, ["image", "mean", "entropy", "fused", *[""] * (columns - 4)], image.shape[-2:])
-    axes[0, 0].imshow(show_image(image, info.normalisation), interpolation="nearest")
+    axes[0, 0].imshow(show_image(image, info.normalization), interpolation="nearest")
     axes[0, 1].imshow(show_mean(out.mean[0], info), interpolation="nearest")
     axes[0, 2].imshow(out.entropy[0].cpu().numpy(), cmap="magma", vmin=0, vmax=np.log(info.num_classes))
     axes[0, 3].imshow(show_labels(out.fused()[0], info), interpolation="nearest")
@@ -111,26 +111,26 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     return figure
 
 
-RATER_COLOURS = ("#e8853c", "#4aa3ff", "#57d27e", "#e86bd0", "#f2d64b", "#8de3e0")
+RATER_COLORS = ("#e8853c", "#4aa3ff", "#57d27e", "#e86bd0", "#f2d64b", "#8de3e0")
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Images with every rater's outlines: one colour a rater; with a single rater, one colour a class."""
+    """Images with every rater's outlines: one color a rater; with a single rater, one color a class."""
     rows = -(-len(examples) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.05 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, example in zip(axes.flat, examples, strict=False):
-        axis.imshow(show_image(example.image, info.normalisation), interpolation="nearest")
-        axis.set_title(f"{example.id[-24:]}  k={len(example.labels)}", fontsize=6, pad=2)
-        for k, labels in enumerate(example.labels.numpy()):
+        axis.imshow(show_image(example.image, info.normalization), interpolation="nearest")
+        axis.set_title(f"{example.id[-24:]}  k={len(example.raters)}", fontsize=6, pad=2)
+        for k, labels in enumerate(example.raters.numpy()):
             for label in range(1, info.num_classes):
                 region = labels == label
                 if region.any() and min(region.shape) > 1:
-                    single = len(example.labels) == 1
-                    colour = info.colours[label] if single else RATER_COLOURS[k % len(RATER_COLOURS)]
-                    axis.contour(region, levels=[0.5], colors=[colour], linewidths=0.9)
+                    single = len(example.raters) == 1
+                    color = info.colors[label] if single else RATER_COLORS[k % len(RATER_COLORS)]
+                    axis.contour(region, levels=[0.5], colors=[color], linewidths=0.9)
     return figure
 
 
@@ -138,7 +138,7 @@ def forward_process(
     process: CategoricalProcess, labels: Tensor, info: DatasetInfo, *, shown: int = 8, seed: int = 0
 ) -> Figure:
     """A label map "h w" under the forward process at evenly spaced steps (the paper's supplementary strip)."""
-    steps = torch.linspace(0, process.num_steps, shown).round().long()
+    steps = torch.linspace(0, process.num_timesteps, shown).round().long()
     figure, axes = _grid(1, [f"t = {t}" for t in steps.tolist()], labels.shape)
     for axis, t in zip(axes[0], steps, strict=True):
         x_t = process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))

@@ -19,7 +19,7 @@ from PIL import Image
 
 from stochseg.analysis.measures import Measurement
 from stochseg.metrics import CalibrationBins
-from stochseg.plotting.figures import INK, RATER_COLOURS, SECOND
+from stochseg.plotting.figures import INK, RATER_COLORS, SECOND
 from stochseg.plotting.summary import draw_outline, draw_outlines, draw_reading
 from stochseg.types import DatasetInfo
 
@@ -27,7 +27,7 @@ WIDTH = 2.9  # inches of a picture in a gallery, about 290 pixels on the screen
 DPI = 180
 SIDE = 640  # pixels of the longer side that are drawn; more could not be told apart
 HEAVY = 70_000  # bytes of a PNG above which it is written as JPEG
-BAR = 0.36  # inches for a colour bar below a picture
+BAR = 0.36  # inches for a color bar below a picture
 
 
 # --- a figure inside the page ----------------------------------------------------------------------------
@@ -106,17 +106,17 @@ def outlines(
 
 
 def rater_outlines(picture: np.ndarray, maps: np.ndarray, names: Sequence[str], aspect: float = 1.0) -> Figure:
-    """A picture "h w 3" with what each rater "k h w" marked, a colour a rater."""
+    """A picture "h w 3" with what each rater "k h w" marked, a color a rater."""
     figure, axis = _frame(*picture.shape[:2], aspect)
     axis.imshow(picture, interpolation="nearest", aspect=aspect)
     handles = []
     for i, (labels, name) in enumerate(zip(maps, names, strict=True)):
-        colour = RATER_COLOURS[i % len(RATER_COLOURS)]
+        color = RATER_COLORS[i % len(RATER_COLORS)]
         for label in np.unique(labels[labels > 0]):
             # Later raters are thinner: where two drew the same line, both are seen.
-            draw_outline(axis, labels == label, colour, linewidths=max(0.7, 2.2 - 0.5 * i))
+            draw_outline(axis, labels == label, color, linewidths=max(0.7, 2.2 - 0.5 * i))
         text = name if (labels > 0).any() else f"{name}: nothing"
-        handles.append(Line2D([], [], color=colour, label=text))
+        handles.append(Line2D([], [], color=color, label=text))
     axis.set_xlim(-0.5, picture.shape[1] - 0.5)
     axis.set_ylim(picture.shape[0] - 0.5, -0.5)
     axis.legend(handles=handles[:8], fontsize=6.5, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
@@ -124,22 +124,20 @@ def rater_outlines(picture: np.ndarray, maps: np.ndarray, names: Sequence[str], 
 
 
 def reading(picture: np.ndarray, labels: np.ndarray, info: DatasetInfo, aspect: float = 1.0) -> Figure:
-    """A picture "h w 3" with one label map "h w" in colours."""
+    """A picture "h w 3" with one label map "h w" in colors."""
     figure, axis = _frame(*picture.shape[:2], aspect)
     draw_reading(axis, picture, labels, info)
     axis.set_aspect(aspect)
     return figure
 
 
-def value_map(values: np.ndarray, highest: float, colours: str, unit: str, aspect: float = 1.0) -> Figure:
-    """Values "h w" from 0 to `highest` as colours, with the scale below."""
+def value_map(values: np.ndarray, highest: float, colors: str, unit: str, aspect: float = 1.0) -> Figure:
+    """Values "h w" from 0 to `highest` as colors, with the scale below."""
     figure, axis = _frame(*values.shape, aspect, BAR)
-    axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
+    axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
     tall = figure.get_size_inches()[1]
     below = figure.add_axes((0.05, 0.72 * BAR / tall, 0.78, 0.16 * BAR / tall))
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(0, highest), colormaps[colours]), cax=below, orientation="horizontal"
-    )
+    bar = figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=below, orientation="horizontal")
     bar.locator = MaxNLocator(5)
     bar.update_ticks()
     bar.ax.tick_params(labelsize=7, length=2, pad=1.5)
@@ -161,7 +159,7 @@ def _plain(axis: Axes, x: str, y: str) -> None:
 
 
 def histogram(
-    measured: Measurement, colour: str, *, raters: Measurement | None = None, thresholds: Sequence[float] = ()
+    measured: Measurement, color: str, *, raters: Measurement | None = None, thresholds: Sequence[float] = ()
 ) -> Figure:
     """Shares of the samples by value; the mean, the interval of 90%, the raters' values and thresholds are marked."""
     shown = np.concatenate([measured.values, raters.values if raters else [], list(thresholds)])
@@ -175,7 +173,7 @@ def histogram(
     figure = Figure(figsize=(WIDTH, 1.9), layout="constrained")
     axis = figure.subplots()
     axis.axvspan(*measured.interval(0.9), color="#e6ebf1", zorder=0.5)
-    axis.hist(measured.values, bins, weights=measured.weights, color=colour, alpha=0.9)
+    axis.hist(measured.values, bins, weights=measured.weights, color=color, alpha=0.9)
     axis.axvline(measured.mean, color=INK, linewidth=1.6)
     for threshold in thresholds:
         axis.axvline(threshold, color="#b3261e", linewidth=1.2, linestyle=":")

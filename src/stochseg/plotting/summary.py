@@ -26,7 +26,7 @@ from stochseg.types import DatasetInfo, Samples
 
 CELL = 2.6  # inches a picture
 SHOWN = 5  # readings with a picture of their own
-GREY = "#444444"
+GRAY = "#444444"
 ROOM = 0.6  # of the image's side: what is smaller than this is shown close up
 
 
@@ -50,7 +50,7 @@ def plot(
     """The image with every sample's outlines, mean, entropy, the readings with their probabilities, the areas.
 
     image: raw intensities, a numpy array "h w" or "h w c" or a PIL image, or a tensor "c h w" or "1 c h w"
-    normalised as for the model; info: names, colours and normalisation of the data; spacing: millimetres a pixel
+    normalized as for the model; info: names, colors and normalization of the data; spacing: millimeters a pixel
     (row, column); which: the image, if the samples are of several.
     """
     chosen = one_image(samples, which, info)
@@ -94,8 +94,8 @@ def _picture(image: Any, info: DatasetInfo | None, size: torch.Size) -> np.ndarr
         flat = image[0] if image.ndim == 4 and len(image) == 1 else image
         if flat.ndim != 3:
             raise UserError(f'plot: expected an image tensor "c h w", got shape {tuple(image.shape)}; pass image[i]')
-        normalisation = (info or DatasetInfo(num_classes=2, image_channels=len(flat))).normalisation
-        rgb = show_image(flat.float(), normalisation)
+        normalization = (info or DatasetInfo(num_classes=2, image_channels=len(flat))).normalization
+        rgb = show_image(flat.float(), normalization)
     else:
         raw = np.asarray(image, dtype=np.float32)
         if raw.ndim not in (2, 3):
@@ -134,7 +134,7 @@ def _title(axis: Axes, text: str) -> None:
     axis.set_title(text, fontsize=9.5, pad=4)
 
 
-def draw_outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> None:
+def draw_outline(axis: Axes, region: np.ndarray, color: str, **style: Any) -> None:
     """The outline of a region, closed also where it touches the edge of the picture."""
     if region.any():
         h, w = region.shape
@@ -143,7 +143,7 @@ def draw_outline(axis: Axes, region: np.ndarray, colour: str, **style: Any) -> N
             np.arange(-1, h + 1),
             np.pad(region, 1).astype(float),
             levels=[0.5],
-            colors=[colour],
+            colors=[color],
             **style,
         )
 
@@ -161,21 +161,21 @@ def draw_outlines(
     for flat, part in zip(unique, share, strict=True):
         for label in reversed(labels):  # a ring shares its inner border with what it surrounds, which is on top
             region = flat.reshape(maps.shape[1:]) == label
-            draw_outline(axis, region, info.colours[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
+            draw_outline(axis, region, info.colors[label], linewidths=1.0, alpha=float(max(faint, part**0.5)))
     axis.set_xlim(-0.5, picture.shape[1] - 0.5)
     axis.set_ylim(picture.shape[0] - 0.5, -0.5)
     if len(labels) > 1:
         names = class_names(info.num_classes, info)
-        handles = [Line2D([], [], color=info.colours[c], label=names[c]) for c in labels[:8]]
+        handles = [Line2D([], [], color=info.colors[c], label=names[c]) for c in labels[:8]]
         axis.legend(handles=handles, fontsize=7, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
 
 
-def _field(axis: Axes, values: np.ndarray, highest: float, colours: str, title: str) -> None:
-    axis.imshow(values, cmap=colours, vmin=0, vmax=highest, interpolation="nearest")
+def _field(axis: Axes, values: np.ndarray, highest: float, colors: str, title: str) -> None:
+    axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest")
     axis.set_axis_off()
     _title(axis, title)
     beside = axis.inset_axes((1.03, 0, 0.045, 1))
-    bar = axis.figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colours]), cax=beside)
+    bar = axis.figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=beside)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
 
@@ -198,7 +198,7 @@ def _areas(
             measured.values,
             bins,
             weights=measured.weights,
-            color=info.colours[label],
+            color=info.colors[label],
             alpha=0.65 if len(labels) > 1 else 0.9,
             label=f"{names[label]} {_spread_text(measured)}",
         )
@@ -224,12 +224,12 @@ def _spread_text(measured: Measurement) -> str:
 
 
 def draw_reading(axis: Axes, picture: np.ndarray, labels: np.ndarray, info: DatasetInfo) -> None:
-    """A picture "h w 3" with a label map "h w" in the classes' colours."""
-    palette = np.array([to_rgb(c) for c in info.colours])
+    """A picture "h w 3" with a label map "h w" in the classes' colors."""
+    palette = np.array([to_rgb(c) for c in info.colors])
     marked = (labels > 0)[..., None]
     axis.imshow(np.where(marked, 0.65 * picture + 0.35 * palette[labels], picture), interpolation="nearest")
     for label in np.unique(labels[labels > 0])[::-1]:
-        draw_outline(axis, labels == label, info.colours[label], linewidths=1.4)
+        draw_outline(axis, labels == label, info.colors[label], linewidths=1.4)
     axis.set_xlim(-0.5, labels.shape[1] - 0.5)
     axis.set_ylim(labels.shape[0] - 0.5, -0.5)
 
@@ -239,7 +239,7 @@ def _reading(axis: Axes, picture: np.ndarray, reading: Hypothesis, info: Dataset
     low, high = reading.interval
     axis.set_title(f"{reading.probability:.0%}", fontsize=13, fontweight="bold", pad=17)
     note = f"{reading.name} ({low:.0%} – {high:.0%})"
-    axis.text(0.5, 1.015, note, transform=axis.transAxes, ha="center", va="bottom", fontsize=8, color=GREY)
+    axis.text(0.5, 1.015, note, transform=axis.transAxes, ha="center", va="bottom", fontsize=8, color=GRAY)
 
 
 # --- Samples in a notebook -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ READINGS = 6  # with a picture of their own
 DRAWN = ("area", "longest diameter", "perimeter")
 SMALL = 110  # dots an inch of the pictures of readings
 
-LEGEND = "Blue line: mean of the samples; grey band: 90% of them."
+LEGEND = "Blue line: mean of the samples; gray band: 90% of them."
 LARGEST = "largest of all slices"
 RATERS = " Orange triangles: what the raters drew."
 
@@ -48,7 +48,7 @@ def spread_text(measured: Measurement) -> str:
 class ImageReport:
     """All that is said about one image, or about one slice of a volume.
 
-    picture: "h w 3" in [0, 1]; samples: of this image alone; spacing: millimetres a pixel (row, column); raters: their
+    picture: "h w 3" in [0, 1]; samples: of this image alone; spacing: millimeters a pixel (row, column); raters: their
     maps "k h w", None if there are none; volume: one measurement a class, of the whole volume; slices: reads all its
     samples, "s n h w", for questions; where: "slice 12 of 40", "" for an image; notes: what the reader must know.
     """
@@ -211,7 +211,7 @@ class ImageReport:
                 Picture(
                     figures.embed_picture(figures.rater_outlines(picture, raters, names, self.aspect)),
                     f"{len(raters)} raters." if len(raters) > 1 else "The rater.",
-                    "What each drew, a colour each.",
+                    "What each drew, a color each.",
                 )
             )
         drawn = figures.outlines(picture, maps, one.weights.numpy(), self.info, self.labels, self.aspect)
@@ -285,7 +285,7 @@ class ImageReport:
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None = None) -> Picture:
         plot = figures.histogram(
-            measured, self.info.colours[label], raters=raters, thresholds=self._thresholds(measured)
+            measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured)
         )
         name = measured.name[:1].upper() + measured.name[1:]
         return Picture(figures.embed_plot(plot), f"{name}:", f"{spread_text(measured)}, mean (90% of samples).")

@@ -48,7 +48,7 @@ class InputFile(Part):
 class ClassSizes(Part):
     label: int = Field(ge=0)
     name: str
-    colour: str | None = None
+    color: str | None = None
     samples: tuple[float, ...] = Field(min_length=1)
 
 
@@ -93,13 +93,13 @@ class Result(Part):
 
     @property
     def info(self) -> DatasetInfo:
-        colours = [c.colour or DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i, c in enumerate(self.classes)]
+        colors = [c.color or DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i, c in enumerate(self.classes)]
         return DatasetInfo(
             name=self.model.data or "unnamed",
             num_classes=len(self.classes),
             image_channels=1,
             class_names=tuple(c.name for c in self.classes),
-            palette=tuple(colours),
+            palette=tuple(colors),
         )
 
     @property
@@ -238,8 +238,8 @@ def _picture(folder: Path, result: Result, values: np.ndarray | None, shown: int
     """The image "h w 3" in [0, 1], and a note if it is not the image itself."""
     if values is not None:
         raw = values[shown].reshape(*values.shape[1:3], -1)
-        grey = eight_bits(raw[..., : 3 if raw.shape[-1] >= 3 else 1]) / 255
-        return np.broadcast_to(grey, (*grey.shape[:2], 3)), ()
+        gray = eight_bits(raw[..., : 3 if raw.shape[-1] >= 3 else 1]) / 255
+        return np.broadcast_to(gray, (*gray.shape[:2], 3)), ()
     try:
         with Image.open(folder / "overlay.png") as picture:
             overlay = np.asarray(picture.convert("RGB")) / 255
@@ -263,7 +263,7 @@ def report_predictions(
 ) -> list[str]:
     """Write a page about a folder of predictions, or about one of them; returns the answers to the questions.
 
-    limit: no more inputs than this, evenly spread; spacing: millimetres a pixel (row, column) of pictures, which do
+    limit: no more inputs than this, evenly spread; spacing: millimeters a pixel (row, column) of pictures, which do
     not state it; questions: what to answer for every input.
     """
     folders = _folders(path)

@@ -69,10 +69,10 @@ class Collector:
     """Summed over the image: of the raters' shares, and of the mean probabilities."""
 
     def __call__(self, index: int, batch: Batch, out: Samples) -> None:
-        part = foreground_bins(out.mean, batch.labels, mask=batch.mask)
+        part = foreground_bins(out.mean, batch.raters, mask=batch.mask)
         self.bins = part if self.bins is None else self.bins + part
         self.index.append(index)
-        samples, raters = without_void(out.labels, batch.labels, batch.mask)
+        samples, raters = without_void(out.labels, batch.raters, batch.mask)
         # Of weighted samples one may carry it all; then no two of them differ.
         alone = float(out.weights.double().square().sum() / out.weights.double().sum() ** 2) > 1 - 1e-9
         apart = 0.0 if alone else diversity(samples, self.num_classes, weights=out.weights, unbiased=True).item()
@@ -126,7 +126,7 @@ def report_run(
 
     Every number and plot is of one set of samples, but for the curve, which needs draws of its own. curve: numbers of
     network evaluations a sample, on `curve_images` of the images; None: usual ones, if the model has steps; empty:
-    none. options: steps, sampler, grid and noise. spacing: millimetres a pixel of data that does not state it.
+    none. options: steps, sampler, grid and noise. spacing: millimeters a pixel of data that does not state it.
     """
     options = dict(options or {})
     points = _points(model, curve, options)
@@ -189,7 +189,7 @@ def _points(model: StochasticSegmenter, curve: Sequence[int] | None, options: Ma
             raise UserError(f"model {model.name!r} has no steps to vary; leave the curve out with --curve none")
         for count in curve:
             model.check_options(SamplingOptions(**{**options, "steps": count}))
-    most = getattr(model.config, "num_steps", None) or max(CURVE)
+    most = getattr(model.config, "num_timesteps", None) or max(CURVE)
     usual = [count for count in CURVE if count <= most] if has_steps else []
     return sorted(set(usual if curve is None else curve))
 
@@ -352,16 +352,16 @@ def _draw(
     example = data[index].rated(data.info.ignore)
     drawn = model.sample(for_model(example.image, data.info, model.info)[None], samples, seed=seed, **options).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
-    labels, raters = without_void(drawn.labels, batch.labels, batch.mask)
+    labels, raters = without_void(drawn.labels, batch.raters, batch.mask)
     drawn = replace(drawn, labels=labels)
     return ImageReport(
         example.id,
-        show_image(example.image, data.info.normalisation),
+        show_image(example.image, data.info.normalization),
         drawn,
         data.info,
         example.spacing or spacing,
         raters=raters[0],
-        rater_names=example.raters,
+        rater_names=example.rater_names,
         questions=questions,
     )
 
@@ -372,10 +372,10 @@ def _check_questions(
     """UserError, before the work, for questions that cannot be answered: asked of the raters of the first image."""
     example = data[0]
     batch = Batch.collate([example], data.info.ignore)
-    k = batch.labels.shape[1]
-    mean = torch.nn.functional.one_hot(batch.labels[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
-    raters = Samples(batch.labels, mean, torch.full((1, k), 1 / k), 0)
-    picture = show_image(example.image, data.info.normalisation)
+    k = batch.raters.shape[1]
+    mean = torch.nn.functional.one_hot(batch.raters[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
+    raters = Samples(batch.raters, mean, torch.full((1, k), 1 / k), 0)
+    picture = show_image(example.image, data.info.normalization)
     _ = ImageReport(example.id, picture, raters, data.info, example.spacing or spacing, questions=questions).answers
 
 

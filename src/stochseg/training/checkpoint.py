@@ -45,7 +45,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
 ) -> None:
-    """The averaged weights as the model, the trained weights and the optimiser's moments as its state.
+    """The averaged weights as the model, the trained weights and the optimizer's moments as its state.
 
     Image encoders, which are never trained, are in the model alone."""
     with replaced_folder(folder, ours=is_checkpoint, kind="a checkpoint") as scratch:
@@ -88,7 +88,7 @@ def frozen_tensors(model: StochasticSegmenter) -> set[str]:
 
 
 def _moments(model: StochasticSegmenter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's tensors as "parameter name/what"."""
+    """The optimizer's tensors as "parameter name/what"."""
     return {
         f"{name}/{what}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
@@ -103,7 +103,7 @@ def _restore_moments(
     for key, value in moments.items():
         name, _, what = key.rpartition("/")
         if name not in parameters:
-            raise UserError(f"{where}: optimiser state of an unknown parameter {name!r}; it belongs to another model")
+            raise UserError(f"{where}: optimizer state of an unknown parameter {name!r}; it belongs to another model")
         # Adam counts its steps on the CPU unless told otherwise.
         target = torch.device("cpu") if what == "step" else parameters[name].device
         optimizer.state[parameters[name]][what] = value.to(target)

@@ -37,7 +37,7 @@ class ModelSpec(Config):
 class ValidationConfig(Config):
     """Validation on a fixed subset: the same images and seeds every time."""
 
-    every: int = Field(1000, ge=1, description="optimiser steps between validations")
+    every: int = Field(1000, ge=1, description="optimizer steps between validations")
     images: int = Field(32, ge=1)
     samples: int = Field(16, ge=2)
     steps: int | None = Field(None, ge=1, description="network calls a sample; None is the model's default")
@@ -53,7 +53,7 @@ class TrainConfig(Config):
         None, description="begin with the weights of this model: a run, a saved model, or a shipped one by name"
     )
     seed: int = Field(0, ge=0)
-    steps: int = Field(ge=1, description="optimiser steps")
+    steps: int = Field(ge=1, description="optimizer steps")
     minutes: float | None = Field(
         None, gt=0, description="end after so many minutes of training, if the steps are not done by then"
     )

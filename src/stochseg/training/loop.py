@@ -37,7 +37,7 @@ from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.log import Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
-from stochseg.training.stream import Draw, Messenger, TrainingStream
+from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
 from stochseg.types import Batch
 
 CONFIG_FILE = "train.yaml"
@@ -127,7 +127,7 @@ def moving_average(model: torch.nn.Module, decay: float) -> AveragedModel:
 
 
 class _Run:
-    """What one run holds: data, model, average, optimiser, where it stands."""
+    """What one run holds: data, model, average, optimizer, where it stands."""
 
     def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, begun: bool):
         self.config, self.out, self.processes, self.console = config, out, processes, console
@@ -164,7 +164,7 @@ class _Run:
 
         def labelled(i: int) -> bool:
             ignore = self.val_data.info.ignore
-            return ignore is None or len(self.val_data[i].rated(ignore).labels) > 0
+            return ignore is None or len(self.val_data[i].rated(ignore).raters) > 0
 
         chosen = [i for i in spread(len(self.val_data), self.config.validation.images) if labelled(i)]
         chosen = chosen or next(([i] for i in range(len(self.val_data)) if labelled(i)), [])
@@ -193,7 +193,7 @@ class _Run:
     def fit(self) -> None:
         config, start = self.config, self.progress.step
         loader = DataLoader(
-            Messenger(self.stream),
+            ForwardErrors(self.stream),
             batch_size=None,
             sampler=range(start, start if self._over() else config.steps),
             num_workers=config.data.workers,
@@ -239,7 +239,7 @@ class _Run:
         return self.config.is_over(self.progress.step, self.progress.seconds)
 
     def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
-        """One optimiser step; returns the loss over all processes and the gradient's norm."""
+        """One optimizer step; returns the loss over all processes and the gradient's norm."""
         device, batch = self.processes.device, draw.batch
         # For networks with dropout; all else draws from the noise of its keys.
         place = (self.config.seed, self.progress.step, self.processes.rank)
@@ -249,7 +249,7 @@ class _Run:
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
             loss = self.parallel(
-                batch.image.to(device), batch.labels.to(device), mask, keys=draw.keys, raters=batch.raters
+                batch.image.to(device), batch.raters.to(device), mask, keys=draw.keys, rater_count=batch.rater_count
             )["loss"]
         value = self.processes.total(loss.item())[0] / self.processes.world
         if not math.isfinite(value):
@@ -289,7 +289,7 @@ class _Run:
             example = self.val_data[i].rated(model.info.ignore)
             samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
-            maps = without_void(samples.labels, batch.labels, batch.mask)
+            maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
             if len(rows) < 4:
                 rows.append((example, samples))
@@ -347,7 +347,7 @@ class _Run:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, so that a checkpoint never holds half an optimiser step."""
+    """Ctrl-C waits for the end of the block, so that a checkpoint never holds half an optimizer step."""
     if threading.current_thread() is not threading.main_thread():  # which receives no signals
         yield
         return

@@ -70,7 +70,7 @@ class TrainingStream(torch.utils.data.Dataset):
         return Draw(Batch.collate(examples, self.data.info.ignore), keys)
 
 
-class Messenger(torch.utils.data.Dataset):
+class ForwardErrors(torch.utils.data.Dataset):
     """The stream, where a mistake of the user is an item: raised in a loader's process, it would come back as the text
     of a traceback."""
 

@@ -48,9 +48,9 @@ def test_end_to_end(root, tmp_path, form):
         assert {data[i].id for i in range(len(data))} == set(frames)
         for i in range(len(data)):
             labels = np.asarray(Image.open(root / f"CamVid/{split}annot/{data[i].id}.png")).astype(np.int64)
-            assert torch.equal(data[i].labels, torch.from_numpy(labels)[None])
+            assert torch.equal(data[i].raters, torch.from_numpy(labels)[None])
             image = np.array(Image.open(root / f"CamVid/{split}/{data[i].id}.png"))
-            raw = data.info.normalisation.inverse(data[i].image).permute(1, 2, 0)
+            raw = data.info.normalization.inverse(data[i].image).permute(1, 2, 0)
             torch.testing.assert_close(raw, torch.from_numpy(image).float(), atol=1e-3, rtol=0)
     assert data.info.ignore == 11
     assert len(data.info.class_names) == 11
@@ -84,6 +84,6 @@ def test_the_real_pack():
     for item in plan.items[::60]:
         record = item.read()
         assert record.image.shape == (180, 240, 3)
-        assert record.labels.shape == (1, 180, 240)
+        assert record.raters.shape == (1, 180, 240)
     sequences = {split: {i.id.split("_")[0] for i in plan.items if i.split == split} for split in ("train", "val")}
     assert sequences["train"] & sequences["val"] == {"0016E5"}, "why a frame is its own group"

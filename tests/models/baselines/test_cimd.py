@@ -16,7 +16,7 @@ TINY = {
     "multipliers": [1, 2],
     "blocks": 1,
     "attention": [],
-    "num_steps": 12,
+    "num_timesteps": 12,
     "ambiguity_channels": [8, 8],
     "latent": 3,
 }
@@ -149,5 +149,5 @@ def test_two_readings_are_sampled_with_their_frequencies(two_readings):
 
 def test_the_default_diffuses_for_a_thousand_steps():
     model = create("cimd", 2, 1)
-    assert model.process.num_steps == 1000
+    assert model.process.num_timesteps == 1000
     assert sum(p.numel() for p in model.net.parameters()) == pytest.approx(9.06e6, rel=0.005)

@@ -27,7 +27,7 @@ def test_the_argmax_is_one_map_n_times():
 
 
 def test_pixels_are_drawn_from_their_own_probabilities():
-    """Chi-square over 20 samples of 32×32 pixels; false-alarm rate 1e-6. Neighbours are independent."""
+    """Chi-square over 20 samples of 32×32 pixels; false-alarm rate 1e-6. Neighbors are independent."""
     out = constant([0.0, 1.0, 0.5], draw="pixels").sample(torch.zeros(1, 1, 32, 32), 20)
     counts = torch.bincount(out.labels.flatten(), minlength=3)
     p = torch.tensor([0.0, 1.0, 0.5]).double().softmax(0)

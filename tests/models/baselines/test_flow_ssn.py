@@ -35,8 +35,8 @@ def bayes(modes, probabilities, mean):
     """The exact E[x1 | y_t] of label maps `modes` "m l h w" with their probabilities, from starts N(mean, 1)."""
 
     def predict(y, t):
-        centres = (1 - t) * mean + t * modes
-        log_likelihood = -(y[:, None] - centres).square().flatten(2).sum(2) / (2 * (1 - t) ** 2)
+        centers = (1 - t) * mean + t * modes
+        log_likelihood = -(y[:, None] - centers).square().flatten(2).sum(2) / (2 * (1 - t) ** 2)
         return torch.einsum("nm,mlhw->nlhw", (log_likelihood + probabilities.log()).softmax(1), modes)
 
     return predict

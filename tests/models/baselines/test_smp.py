@@ -12,7 +12,7 @@ from stochseg import extras
 from stochseg.errors import UserError
 from stochseg.models import create, load, save
 
-extras.mend_torchvision()
+extras.repair_torchvision()
 timm = pytest.importorskip("timm")
 smp = pytest.importorskip("segmentation_models_pytorch")
 
@@ -89,7 +89,7 @@ def test_wrong_names_are_answered_with_what_is_known(name, says):
 
 def test_training_on_too_little_for_batch_statistics_says_so():
     model = create("smp:deeplabv3/tu-test_resnet", 2, 1, decoder_channels=8).train()
-    with pytest.raises(UserError, match="normalises over the batch and cannot train on 1 image.*batch_size"):
+    with pytest.raises(UserError, match="normalizes over the batch and cannot train on 1 image.*batch_size"):
         model(image(1), torch.zeros(1, 1, 16, 16, dtype=torch.int64))
 
 
@@ -125,9 +125,9 @@ def test_an_encoder_of_the_library_begins_with_the_weights_of_the_file(tmp_path,
     changed = [key for key in own if own[key].shape != weights[key].shape]
     assert all(torch.equal(own[key], weights[key]) for key in own if key not in changed)
     assert bool(changed) == (channels != 3)
-    for key in changed:  # grey is the sum over the colours; more channels repeat them at the same scale
-        colours = weights[key]
-        expected = colours.sum(1, keepdim=True) if channels == 1 else 0.75 * colours[:, [0, 1, 2, 0]]
+    for key in changed:  # gray is the sum over the colors; more channels repeat them at the same scale
+        colors = weights[key]
+        expected = colors.sum(1, keepdim=True) if channels == 1 else 0.75 * colors[:, [0, 1, 2, 0]]
         torch.testing.assert_close(own[key], expected)
 
 

@@ -64,10 +64,10 @@ def test_draws_have_the_mean_and_covariance_of_torch():
     covariance = reference(low_rank).covariance_matrix
     spread = covariance.diagonal(dim1=-2, dim2=-1)
     assert ((x.mean(1) - low_rank.mean.flatten(1)).abs() < 5 * (spread / m).sqrt()).all()
-    centred = x - x.mean(1, keepdim=True)
+    centered = x - x.mean(1, keepdim=True)
     # var of a sample covariance: (s_ii s_jj + s_ij^2) / m
     error = ((spread[:, :, None] * spread[:, None] + covariance**2) / m).sqrt()
-    assert ((centred.mT @ centred / m - covariance).abs() < 5 * error).all()
+    assert ((centered.mT @ centered / m - covariance).abs() < 5 * error).all()
 
 
 def test_rows_are_taken_together():
@@ -79,7 +79,7 @@ def test_rows_are_taken_together():
 
 
 @pytest.mark.parametrize("wrong", [1e200, math.inf, math.nan])
-def test_only_the_image_that_cannot_be_factorised_becomes_diagonal(wrong):
+def test_only_the_image_that_cannot_be_factorized_becomes_diagonal(wrong):
     low_rank = normal()
     low_rank.factor[1] *= wrong
     guarded = low_rank.guarded()
@@ -91,12 +91,12 @@ def test_only_the_image_that_cannot_be_factorised_becomes_diagonal(wrong):
 
 
 def test_nearly_dependent_columns_are_kept():
-    """Columns alike, variances at their least: float32 cannot factorise this, training makes it often."""
+    """Columns alike, variances at their least: float32 cannot factorize this, training makes it often."""
     low_rank = normal(shape=(2, 16, 16), dtype=torch.float32)
     low_rank.factor[:] = 10 * low_rank.factor[:, :1] + 1e-4 * low_rank.factor
     low_rank.diagonal[:] = 1e-5
     capacitance = low_rank._capacitance().float()
-    assert torch.linalg.cholesky_ex(capacitance).info.all(), "float32 factorises it; the test shows nothing"
+    assert torch.linalg.cholesky_ex(capacitance).info.all(), "float32 factorizes it; the test shows nothing"
     assert low_rank.guarded() is low_rank
 
 

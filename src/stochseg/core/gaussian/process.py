@@ -28,9 +28,9 @@ class GaussianProcess:
         self.schedule = schedule
 
     @property
-    def num_steps(self) -> int:
+    def num_timesteps(self) -> int:
         """T."""
-        return self.schedule.num_steps
+        return self.schedule.num_timesteps
 
     # ------------------------------------------------------------------ forward
 
@@ -74,7 +74,7 @@ class GaussianProcess:
         At s = 0 the posterior's is that of the jump to s = 1 (from at least t = 2): its own is zero, without logarithm.
         """
         _, _, step = self._jump(t, s)
-        bar_t, bar_s, lower = self._jump(t.clamp(min=min(2, self.num_steps)), s.clamp(min=1), check=False)
+        bar_t, bar_s, lower = self._jump(t.clamp(min=min(2, self.num_timesteps)), s.clamp(min=1), check=False)
         lower = (lower * (1 - bar_s) / (1 - bar_t)).clamp(min=1e-20)
         return v * _like(step.log(), v) + (1 - v) * _like(lower.log(), v)
 
@@ -86,8 +86,8 @@ class GaussianProcess:
 
     def _jump(self, t: Tensor, s: Tensor, check: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """alpha_bar_t, alpha_bar_s and the variance 1 - alpha_bar_t / alpha_bar_s that the jump from s to t adds."""
-        if check and not bool(((s >= 0) & (s < t) & (t <= self.num_steps)).all()):
-            raise UserError(f"a jump needs 0 <= s < t <= {self.num_steps}, got t={t.tolist()}, s={s.tolist()}")
+        if check and not bool(((s >= 0) & (s < t) & (t <= self.num_timesteps)).all()):
+            raise UserError(f"a jump needs 0 <= s < t <= {self.num_timesteps}, got t={t.tolist()}, s={s.tolist()}")
         bar_t, bar_s = self._bar(t), self._bar(s)
         return bar_t, bar_s, 1 - bar_t / bar_s
 

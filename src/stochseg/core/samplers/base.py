@@ -80,5 +80,5 @@ def steps_like(x: Tensor, t: int) -> Tensor:
 def check_grid(grid: Grid, process: CategoricalProcess) -> None:
     """A grid begins at T, falls strictly and stays above 0."""
     falls = all(a > b for a, b in pairwise(grid))
-    if not grid or grid[0] != process.num_steps or not falls or grid[-1] < 1:
-        raise UserError(f"a time grid falls strictly from T={process.num_steps} and ends at 1 or above, got {grid}")
+    if not grid or grid[0] != process.num_timesteps or not falls or grid[-1] < 1:
+        raise UserError(f"a time grid falls strictly from T={process.num_timesteps} and ends at 1 or above, got {grid}")

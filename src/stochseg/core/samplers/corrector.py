@@ -35,7 +35,7 @@ def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
             nonlocal calls
             calls += 1
             step = int(t[0])
-            if step == process.num_steps:
+            if step == process.num_timesteps:
                 return denoise(x_t, t)
             calls += 1
             u = [noise.uniform(x_t.shape).to(x_t.device) for _ in range(4)]

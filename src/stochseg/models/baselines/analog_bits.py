@@ -68,9 +68,9 @@ class AnalogBits(GaussianDiffusion):
         return self.net(torch.cat([x_t, previous], dim=1), t, condition), None
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        batch = self.noised(labels, mask, raters, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys, image.device)
         condition = self.net.encode(image)
         x0, _ = self.predict(batch.x_t, batch.t, self._own_estimate(batch, condition), condition[batch.rows])
         return {"loss": batch.mean((x0 - batch.x0) ** 2)}

@@ -136,14 +136,14 @@ class CAR(StochasticSegmenter):
     # ------------------------------------------------------------------ training
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config, b, device = self.config, len(image), image.device
         h, w = image.shape[-2:]
         u = SeededNoise(keys).uniform((b, 1 + config.samples * config.latent))
-        rater = pick_raters(u[:, 0], raters.cpu())[:, 0].to(device)
+        rater = pick_raters(u[:, 0], rater_count.cpu())[:, 0].to(device)
         one = torch.arange(b, device=device)
-        y = labels[one, rater]
+        y = raters[one, rater]
         valid = torch.ones_like(y, dtype=torch.bool) if mask is None else mask[one, rater]
 
         padded = pad_to_multiple(image, config.stride)

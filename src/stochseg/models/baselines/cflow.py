@@ -11,7 +11,7 @@ with one draw z_0; cross-entropy is summed over pixels, and all is divided by th
 Sampling draws z from the Gaussian prior p(z | x): the flow serves training only.
 
 Differs from the original: log q0 is evaluated at z_0, where the released code takes it at z_K or uses the KL of the two
-Gaussians, neither of which is the KL of the flow. Flows are predicted by one perceptron without batch normalisation,
+Gaussians, neither of which is the KL of the flow. Flows are predicted by one perceptron without batch normalization,
 and cross-entropy over any number of classes replaces its binary form. Of its two flows the planar one is here, not
 Glow. There is no L2 penalty (released: 1e-5). The rest is that of `prob-unet`: its networks, its limit of log σ, and
 void pixels that are no label for the posterior.

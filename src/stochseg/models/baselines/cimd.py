@@ -12,9 +12,9 @@ only: sampling is a plain DDPM of T = 1000 steps.
 
 Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=48` gives
 22M); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is held to that range in the bound;
-the encoders have strided convolutions and group normalisation (released: those of the Probabilistic U-Net), with a
+the encoders have strided convolutions and group normalization (released: those of the Probabilistic U-Net), with a
 limit to the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet at
-0, not of 256 grey values, in nats; with more than two classes the mask is a one-hot map of ±1 a class, and the label
+0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 a class, and the label
 the largest.
 
 Cost: one U-Net pass a step and sample; 1000 steps unless fewer are asked for.
@@ -44,7 +44,7 @@ class CIMDConfig(GaussianDiffusionConfig, UNetConfig):
     """The U-Net's shape, the diffusion and the ambiguity encoders."""
 
     schedule: Literal["cosine", "linear"] = "linear"
-    num_steps: int = Field(1000, ge=1, description="T")
+    num_timesteps: int = Field(1000, ge=1, description="T")
     latent: int = Field(6, ge=1, description="dimensions of the ambiguity Gaussians")
     ambiguity_channels: tuple[int, ...] = Field(
         (32, 64, 128, 192), min_length=1, description="channels a level of the ambiguity encoders"
@@ -109,12 +109,12 @@ class CIMD(GaussianDiffusion):
         return self.process.predict_x0(x_t, eps, t), v
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        batch = self.noised(labels, mask, raters, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys, image.device)
         eps, v = self._heads(batch.x_t, batch.t, self.net.encode(image)[batch.rows])
         noise = batch.mean((eps - batch.eps) ** 2)
-        bound = self.process.num_steps * batch.mean(self.bound_terms(batch, eps.detach(), v))  # one t for all T
+        bound = self.process.num_timesteps * batch.mean(self.bound_terms(batch, eps.detach(), v))  # one t for all T
         seen = eps if batch.valid is None else eps.masked_fill(~batch.valid[:, None], 0.0)
         condition = image[batch.rows]
         ambiguity = normal_kl(*self.posterior(condition, batch.x0), *self.prior(condition, seen)).sum(1).mean()

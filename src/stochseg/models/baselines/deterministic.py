@@ -50,9 +50,9 @@ class DeterministicSegmenter(StochasticSegmenter):
         }
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(labels, mask, raters, keys)
+        y, known = one_rating(raters, mask, rater_count, keys)
         terms = F.cross_entropy(self.logits(image), y, reduction="none")
         if known is not None:
             terms = terms.masked_fill(~known, 0.0)

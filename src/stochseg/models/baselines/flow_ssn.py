@@ -145,7 +145,7 @@ class FlowSSN(StochasticSegmenter):
         return self.flow_unet(pad_to_multiple(y, self.config.flow_unet.stride), TIME_SCALE * t)[..., :h, :w].float()
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         """Cross-entropy at random t, in nats a pixel, for `draws` pairs of a rater and a t an image.
 
@@ -154,10 +154,10 @@ class FlowSSN(StochasticSegmenter):
         """
         b, draws = len(image), self.config.draws
         u_rater, u_time = SeededNoise(keys).uniform((b, 2)).unbind(1)
-        rater = pick_raters(u_rater, raters.cpu(), draws).flatten().to(image.device)
+        rater = pick_raters(u_rater, rater_count.cpu(), draws).flatten().to(image.device)
         t = ((u_time[:, None] + torch.arange(draws) / draws) % 1.0).flatten().to(image.device)
         rows = torch.arange(b, device=image.device).repeat_interleave(draws)
-        x1 = labels[rows, rater]
+        x1 = raters[rows, rater]
         target = F.one_hot(x1, self.num_classes).movedim(-1, 1).float()
         if mask is not None:
             valid = mask[rows, rater]

@@ -38,13 +38,14 @@ class GaussianDiffusionConfig(Config):
     """The diffusion and how to sample by default."""
 
     schedule: Literal["cosine", "linear"] = "cosine"
-    num_steps: int = Field(250, ge=1, description="T")
+    num_timesteps: int = Field(250, ge=1, description="T")
     draws: int = Field(1, ge=1, description="(rater, t) pairs a training image")
     sampler: str = Field("ddpm", description="ddpm or ddim")
     grid: str = "even"
     steps: int | None = Field(None, ge=1, description="network calls a sample by default; None is all T")
     noise: str = Field("independent", description="how the samples of an image share randomness")
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels denoised at once, scaled for other sizes")
+    renamed_keys: ClassVar = {"num_steps": "num_timesteps"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class GaussianDiffusion(StochasticSegmenter):
     def __init__(self, info: DatasetInfo, config: GaussianDiffusionConfig, codes: Tensor):
         """codes: "l c" of ±1."""
         super().__init__(info, config)
-        self.process = GaussianProcess(SCHEDULES[config.schedule](config.num_steps))
+        self.process = GaussianProcess(SCHEDULES[config.schedule](config.num_timesteps))
         self.register_buffer("codes", codes.float(), persistent=False)
         self.check_options(SamplingOptions())
 
@@ -110,14 +111,14 @@ class GaussianDiffusion(StochasticSegmenter):
     # ------------------------------------------------------------------ training
 
     def noised(
-        self, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key], device: torch.device
+        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key], device: torch.device
     ) -> Noised:
         """Draw raters, steps and noise."""
         draws = self.config.draws
-        pairs = pick_pairs(keys, raters, draws, self.process.num_steps)
+        pairs = pick_pairs(keys, rater_count, draws, self.process.num_timesteps)
         rows, rater, t = (part.to(device) for part in pairs)
         valid = None if mask is None else mask[rows, rater]
-        x0 = self.encode_labels(labels[rows, rater])
+        x0 = self.encode_labels(raters[rows, rater])
         if valid is not None:
             x0 = x0.masked_fill(~valid[:, None], 0.0)
         noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], device)

@@ -11,10 +11,10 @@ noise on log CE), or simply the hardest ones. GECO (Rezende and Viola 2018) choo
 average of the cross-entropy a picked pixel is above κ, and shrinks while it is below.
 
 Differs from the original: λ follows the multiplicative rule of GECO, λ ← λ exp(rate · (average - κ)), and is no
-parameter of the optimiser: positive by construction, the same for any optimiser, and saved with the weights; residual
+parameter of the optimizer: positive by construction, the same for any optimizer, and saved with the weights; residual
 branches begin as nothing; a residual block has two convolutions of half its channels (released: three), and there is no
 L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked from each image, where the original picks
-among those of the batch, so that an image's loss does not depend on its neighbours; the whole loss is divided by the
+among those of the batch, so that an image's loss does not depend on its neighbors; the whole loss is divided by the
 number of pixels picked in a map without void, a constant. Void pixels are no label in the posterior's input and are
 never picked.
 
@@ -193,10 +193,10 @@ class HProbUNet(LatentSegmenter):
         return self.logits(condition, draws_from(noise))[0]
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config = self.config
-        reading, noise = self.read(labels, mask, raters, keys)
+        reading, noise = self.read(raters, mask, rater_count, keys)
         onehot = reading.one_hot(self.num_classes, config.stride)
         seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
         _, posterior, latents = self.posterior.descend(self.posterior.encoder(seen), draws_from(noise))

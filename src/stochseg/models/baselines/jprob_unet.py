@@ -15,7 +15,7 @@ Gaussian back through the inverse of f; both are one pass of a small network.
 Differs from the original: written from its description, with choices of our own. All 40 latents go through one flow, so
 that levels may depend on each other; the KL is that of the flow, by one draw; z is tiled over its level, in the image
 decoder with the coordinates of each position, because a tiled vector says nothing of place; the prior's encoder is that
-of the U-Net; there is no batch normalisation, log σ is limited, and cross-entropy over any number of classes replaces
+of the U-Net; there is no batch normalization, log σ is limited, and cross-entropy over any number of classes replaces
 its binary form. Its remedies against latents that collapse where raters are few are left out. The loss is divided by
 the number of pixels, a constant; of several image channels the mean is taken. Void pixels are no label in the
 posterior's input.
@@ -54,7 +54,7 @@ class JProbUNetConfig(LatentConfig):
         description="channels a level, finest first, of all encoders and decoders",
     )
     convs: int = Field(3, ge=1, description="convolutions a level")
-    groups: int | None = Field(None, ge=1, description="groups of a normalisation; None: none")
+    groups: int | None = Field(None, ge=1, description="groups of a normalization; None: none")
     latent: int = Field(8, ge=2, description="dimensions of z a level")
     couplings: int = Field(4, ge=1, description="coupling layers of the NICE flow")
     flow_width: int = Field(64, ge=1, description="hidden units of a coupling layer")
@@ -147,10 +147,10 @@ class JProbUNet(LatentSegmenter):
         return Gaussian(*condition.tensors[-2:]).log_prob(moved) + log_det
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config, (h, w) = self.config, image.shape[-2:]
-        reading, noise = self.read(labels, mask, raters, keys)
+        reading, noise = self.read(raters, mask, rater_count, keys)
         condition = self.encode(image)
         onehot = reading.one_hot(self.num_classes, config.stride)
         _, posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))

@@ -87,13 +87,13 @@ class LatentSegmenter(StochasticSegmenter):
         check_noise(options)
 
     def read(
-        self, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> tuple[Reading, SeededNoise]:
         """The map of a random rater an image, and the noise for what else the loss draws."""
-        noise = SeededNoise(keys, labels.device)
-        rater = pick_raters(noise.uniform((len(labels), 1))[:, 0].cpu(), raters.cpu())[:, 0].to(labels.device)
-        rows = torch.arange(len(labels), device=labels.device)
-        return Reading(labels[rows, rater], None if mask is None else mask[rows, rater]), noise
+        noise = SeededNoise(keys, raters.device)
+        rater = pick_raters(noise.uniform((len(raters), 1))[:, 0].cpu(), rater_count.cpu())[:, 0].to(raters.device)
+        rows = torch.arange(len(raters), device=raters.device)
+        return Reading(raters[rows, rater], None if mask is None else mask[rows, rater]), noise
 
     def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
         """Encode once an image, decode n samples of it in chunks, take each pixel's most likely label."""

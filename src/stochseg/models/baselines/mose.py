@@ -9,7 +9,7 @@ both counts) and the coupling
 
     Γ = argmin Σ Γ_ij c(s_i, y_j)   over   Γ ≥ 0,   Σ_i Γ_ij = v_j,   Σ_j Γ_ij ≤ γ,
 
-the experts minimise Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples. The
+the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples. The
 cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, in the end each rater takes its
 nearest.
 
@@ -20,11 +20,11 @@ Differs from the original:
 - γ grows linearly over `anneal` steps;
 - z shifts the features that the 1×1 network sees, where the released code also scales them by a linear map of z; the
   deviations σ begin at 1/K (released: 1/8);
-- the features are those of the library's U-Net, with group normalisation: the size of the smaller of its two models,
+- the features are those of the library's U-Net, with group normalization: the size of the smaller of its two models,
   `base=70` that of the larger.
 
 Sampling: an honest draw takes its expert from the gate, and all samples weigh the same. With `weighted`, as in the
-paper, sample i is of expert i mod K and weighs π_k over the number of samples of its expert (normalised if n < K).
+paper, sample i is of expert i mod K and weighs π_k over the number of samples of its expert (normalized if n < K).
 
 Cost: one pass of the U-Net an image, three 1×1 convolutions a sample.
 
@@ -133,7 +133,7 @@ class MoSE(StochasticSegmenter):
         return features, self.experts.log_gate(bottleneck)
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         """Every step uses all raters. A rater with nothing but void takes no part."""
         config, b, device = self.config, len(image), image.device
@@ -144,11 +144,11 @@ class MoSE(StochasticSegmenter):
         rows = torch.arange(b, device=device).repeat_interleave(per_image)
         logits = self.experts.decode(features, rows, self.experts.code(expert, noise.flatten(0, 1)))
 
-        valid = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-        counted = torch.arange(labels.shape[1], device=device) < raters.to(device)[:, None]
+        valid = torch.ones_like(raters, dtype=torch.bool) if mask is None else mask
+        counted = torch.arange(raters.shape[1], device=device) < rater_count.to(device)[:, None]
         counted &= valid.flatten(2).any(2)
         demand = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        cost = soft_iou_cost(logits.softmax(1).unflatten(0, (b, per_image)), labels, valid)
+        cost = soft_iou_cost(logits.softmax(1).unflatten(0, (b, per_image)), raters, valid)
         plan = coupling(cost.detach(), demand, self.cap)
         if self.training:
             self.updates += 1

@@ -8,8 +8,8 @@ of the levels' logits, enlarged to the image's size: level l is what was missing
 
 with l = 0 the finest level: the weights 4^l make up for the four times fewer positions of each coarser level.
 
-Differs from the original: group normalisation for batch normalisation, so that an image's loss does not depend on its
-neighbours; the widths of the layers that join two levels are those of the level they are at, with two convolutions
+Differs from the original: group normalization for batch normalization, so that an image's loss does not depend on its
+neighbors; the widths of the layers that join two levels are those of the level they are at, with two convolutions
 after each enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is
 joined); log σ (clamped smoothly) is predicted for σ by softplus; the whole loss is divided by the number of pixels, a
 constant. Void pixels are no label in the posterior's input.
@@ -48,7 +48,7 @@ class PHiSegConfig(LatentConfig):
         (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels a resolution, finest first"
     )
     convs: int = Field(3, ge=1, description="convolutions a resolution in the encoders; elsewhere two")
-    groups: int = Field(8, ge=1, description="groups of the normalisation")
+    groups: int = Field(8, ge=1, description="groups of the normalization")
     levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")
     latent: int = Field(2, ge=1, description="channels of a latent level")
     kl_growth: float = Field(4.0, gt=0, description="the KL of level i weighs this to the power of i; 0 is the finest")
@@ -148,10 +148,10 @@ class PHiSeg(LatentSegmenter):
         return cumulative(self.likelihood(latents))[0][..., :h, :w]
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         h, w = image.shape[-2:]
-        reading, noise = self.read(labels, mask, raters, keys)
+        reading, noise = self.read(raters, mask, rater_count, keys)
         padded = pad_to_multiple(image, self.config.stride)
         seen = torch.cat([padded, reading.one_hot(self.num_classes, self.config.stride)], dim=1)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))

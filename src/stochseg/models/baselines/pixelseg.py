@@ -18,9 +18,9 @@ Differs from the original:
   that in the end a pixel and those before it come from different draws. With held numbers s sweeps make at least the
   first s pixels those of the exact raster sample, and the sweeps settle on it; usually long before there are as many
   as pixels. The released rule is the sampler `gibbs`;
-- normalisation over the channels of a pixel instead of over the batch, which would let pixels see later ones;
+- normalization over the channels of a pixel instead of over the batch, which would let pixels see later ones;
 - the weighted cross-entropy is not divided by the sum of its weights, so that an image's loss does not depend on how
-  much foreground its neighbours have;
+  much foreground its neighbors have;
 - any number of classes: closing fills only background, and the median is the majority of the 3×3 pixels.
 
 Cost: one pass of the U-Net an image; `sweeps` passes of the PixelCNN a sample, at 1/4 of the pixels. The sampler
@@ -65,7 +65,7 @@ class PixelSegConfig(UNetConfig):
     @classmethod
     def _odd(cls, value: int) -> int:
         if value % 2 == 0:
-            raise ValueError("the kernel must have a centre: give an odd number")
+            raise ValueError("the kernel must have a center: give an odd number")
         return value
 
 
@@ -131,9 +131,9 @@ class PixelSeg(StochasticSegmenter):
         return self.full(torch.cat([image_logits, smooth[..., :h, :w], cells[..., :h, :w]], dim=1)).float()
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(labels, mask, raters, keys)
+        y, known = one_rating(raters, mask, rater_count, keys)
         valid = torch.ones_like(y, dtype=torch.bool) if known is None else known
         y_half, valid_half = y[:, ::2, ::2], valid[:, ::2, ::2]
 

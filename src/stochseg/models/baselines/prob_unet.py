@@ -42,7 +42,7 @@ class ProbUNetConfig(LatentConfig):
         (32, 64, 128, 192, 192), min_length=1, description="channels a level, of the U-Net and of both encoders"
     )
     convs: int = Field(3, ge=1, description="convolutions a level")
-    groups: int | None = Field(None, ge=1, description="groups of a normalisation; None: none, as in the paper")
+    groups: int | None = Field(None, ge=1, description="groups of a normalization; None: none, as in the paper")
     latent: int = Field(6, ge=1, description="dimensions of z")
     combining: int = Field(3, ge=1, description="1×1 convolutions that join z to the features, before the logits")
     beta: float = Field(10.0, ge=0, description="weight of the KL against the sum of cross-entropies")
@@ -131,10 +131,10 @@ class ProbUNet(LatentSegmenter):
         return draws_from(noise)(posterior), posterior.kl(prior)
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
-        reading, noise = self.read(labels, mask, raters, keys)
+        reading, noise = self.read(raters, mask, rater_count, keys)
         condition = self.encode(image)
         onehot = reading.one_hot(self.num_classes, config.stride)
         seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)

@@ -17,7 +17,7 @@ against one random rater a step,
 and samples are the arg-max n times, or independent pixel draws (`draw`).
 
 Differs from the original: the random rater, and encoders that begin with random weights unless `encoder_weights` names
-a file, where the paper's began with those of ImageNet. Note that these networks normalise over the batch: in training
+a file, where the paper's began with those of ImageNet. Note that these networks normalize over the batch: in training
 the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
 evaluation an image depends on itself alone.
 
@@ -117,7 +117,7 @@ class SMPSegmenter(DeterministicSegmenter):
             if "more than 1 value per channel" not in str(error):
                 raise
             raise UserError(
-                f"{self.name} normalises over the batch and cannot train on {len(image)} image(s) of {h}×{w}; "
+                f"{self.name} normalizes over the batch and cannot train on {len(image)} image(s) of {h}×{w}; "
                 "give a larger batch_size"
             ) from None
 

@@ -11,8 +11,8 @@ draws of η, half of them the mirror images about μ of the others (antithetic):
     loss = - log 1/m  sum_j exp( sum_i log softmax(η_i^j)[y_i] ),   in nats a pixel.
 
 Differs from the original: the backbone is the U-Net shared by all models here. Logits are drawn as
-μ + F ε + sqrt(d) ε', which needs no factorised covariance; the original falls back to a diagonal covariance for a
-whole batch when the factorisation fails in float32, this one for the single image whose covariance cannot be factorised
+μ + F ε + sqrt(d) ε', which needs no factorized covariance; the original falls back to a diagonal covariance for a
+whole batch when the factorization fails in float32, this one for the single image whose covariance cannot be factorized
 in float64 (where the device has it), which is far rarer. The loss is divided by the number of pixels.
 
 Cost: one network pass an image; a sample costs a product of r by the number of logits.
@@ -75,7 +75,7 @@ class LowRankNormal:
         return (-0.5 * (distance + log_det + difference.shape[1] * math.log(2 * math.pi))).to(x)
 
     def guarded(self) -> LowRankNormal:
-        """The same, with a diagonal covariance for the images whose covariance cannot be factorised."""
+        """The same, with a diagonal covariance for the images whose covariance cannot be factorized."""
         with torch.no_grad():
             root, failed = torch.linalg.cholesky_ex(self._capacitance())
             sound = (failed == 0) & root.isfinite().all((-2, -1))
@@ -136,9 +136,9 @@ class SSN(StochasticSegmenter):
             return LowRankNormal(self.mean(features), diagonal, factor).guarded()
 
     def loss(
-        self, image: Tensor, labels: Tensor, mask: Tensor | None, raters: Tensor, keys: Sequence[Key]
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(labels, mask, raters, keys)
+        y, known = one_rating(raters, mask, rater_count, keys)
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
         normal = self.distribution(image)
         with torch.autocast(image.device.type, enabled=False):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
 from stochseg.models.registry import register
-from stochseg.networks import EncoderConfig, UNet, UNetConfig, begin_encoder, make_encoder, pad_to_multiple
+from stochseg.networks import EncoderConfig, UNet, UNetConfig, load_pretrained_encoder, make_encoder, pad_to_multiple
 from stochseg.types import DatasetInfo
 
 
@@ -38,7 +38,7 @@ class UNetCE(DeterministicSegmenter):
 
     Config: ClassVar[type[UNetCEConfig]] = UNetCEConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
-    hot = ("unet",)
+    accelerated_modules = ("unet",)
 
     def __init__(self, info: DatasetInfo, config: UNetCEConfig):
         super().__init__(info, config)
@@ -47,7 +47,7 @@ class UNetCE(DeterministicSegmenter):
         self.unet = UNet(info.image_channels, info.num_classes, config, feature_channels=features, timed=False)
 
     def load_pretrained(self) -> None:
-        begin_encoder(self.encoder, self.config)
+        load_pretrained_encoder(self.encoder, self.config)
 
     def logits(self, image: Tensor) -> Tensor:
         h, w = image.shape[-2:]
