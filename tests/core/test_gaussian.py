@@ -200,6 +200,23 @@ def test_a_learned_variance_is_used():
 
 
 @pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
+@pytest.mark.parametrize("learned", [False, True])
+def test_no_device_is_read(name, learned):
+    """Tensors on the meta device have no data: whatever reads one (item, bool, a copy to the CPU) raises."""
+    process, seen = GaussianProcess(cosine(10)), []
+
+    def denoise(x_t, t, previous):
+        seen.append(t.device.type)
+        return torch.empty_like(x_t), torch.empty_like(x_t) if learned else None
+
+    meta = BatchNoise(device="meta")
+    x_T = standard_normal(meta, (2, 1, 4, 4))
+    out = gaussian_walk(denoise, x_T, tuple(range(10, 0, -1)), process, gaussian_step(name), meta)
+    assert out.device.type == "meta"
+    assert set(seen) == {"cpu"}
+
+
+@pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
 @pytest.mark.parametrize("grid", ["even", "trailing"])
 def test_a_normal_distribution_comes_back(name, grid):
     """x0 ~ N(0.2, 0.3^2) has a linear best denoiser; a fine grid must return its mean and deviation."""

@@ -103,6 +103,21 @@ def test_a_certain_denoiser_is_obeyed(name, steps):
 
 
 @samplers
+def test_no_device_is_read(name):
+    """Tensors on the meta device have no data: whatever reads one (item, bool, a copy to the CPU) raises."""
+    noise, seen = SeededNoise(KEYS, "meta"), []
+
+    def network(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        seen.append((x_t.device.type, t.device.type))
+        return torch.empty(len(x_t), L, H, W, device="meta")
+
+    x_T = PROCESS.prior((6, H, W), noise)
+    out = SAMPLERS[name](network, x_T, make_grid("even", PROCESS.schedule, T), PROCESS, noise)
+    assert set(seen) == {("meta", "cpu")}
+    assert out.labels.device.type == out.log_p0.device.type == "meta"
+
+
+@samplers
 @pytest.mark.parametrize("grid", [(), (T - 1, 1), (T, 10, 10, 1), (T, 10, 20, 1), (T, 10, 0), (T + 1, 1), (T, -1)])
 def test_a_bad_grid_is_refused(name, grid):
     def untouched(x_t, t):

@@ -65,8 +65,10 @@ class CategoricalProcess:
 
         which is O(L) a pixel; the sum over x0 written out would be O(L^2).
 
-        x_t: "b h w"; log_p0: "b l h w" normalized, -inf allowed; t, s: "b" integers. Keeps log_p0's dtype.
+        x_t: "b h w"; log_p0: "b l h w" normalized, -inf allowed; t, s: "b" integers, best on the CPU: from another
+        device they are copied, which waits for it. Keeps log_p0's dtype.
         """
+        t, s = t.cpu(), s.cpu()  # once: everything below computes with them on the CPU
         self._check_jump(x_t, log_p0, t, s)
         bar_t, bar_s = self._alpha_bar(t), self._alpha_bar(s)
         z_other, z_same = _mixture(bar_t, self.num_classes)

@@ -225,7 +225,7 @@ class CategoricalDiffusion(StochasticSegmenter):
             if first is not None and int(t[0]) == self.process.num_timesteps:
                 log_share, logits = (part[rows] for part in first)
             else:
-                log_share, logits = self.denoiser.propose(x_t, t, local)
+                log_share, logits = self.denoiser.propose(x_t, t.to(x_t.device), local)
             component = torch.zeros(len(x_t), dtype=torch.int64, device=x_t.device)
             if log_share.shape[1] > 1:
                 u = noise.uniform((len(x_t), 1, 1)).to(x_t.device)

@@ -86,6 +86,7 @@ class GaussianProcess:
 
     def _jump(self, t: Tensor, s: Tensor, check: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """alpha_bar_t, alpha_bar_s and the variance 1 - alpha_bar_t / alpha_bar_s that the jump from s to t adds."""
+        t, s = t.cpu(), s.cpu()
         if check and not bool(((s >= 0) & (s < t) & (t <= self.num_timesteps)).all()):
             raise UserError(f"a jump needs 0 <= s < t <= {self.num_timesteps}, got t={t.tolist()}, s={s.tolist()}")
         bar_t, bar_s = self._bar(t), self._bar(s)

@@ -13,8 +13,8 @@ from stochseg.core.noise import Noise
 from stochseg.errors import UserError, unknown_name
 
 GaussianDenoise = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-"""(x_t "b c h w", t "b", the previous call's x0 or None) -> x0 "b c h w", and v "b c h w" where the network chooses
-its variance: see `GaussianProcess.log_variance`."""
+"""(x_t "b c h w", t "b" int64 on the CPU, the previous call's x0 or None) -> x0 "b c h w", and v "b c h w" if the
+network predicts its variance (see `GaussianProcess.log_variance`), else None."""
 
 GaussianCallback = Callable[[int, int, Tensor, Tensor], None]
 """(call index, t, x_t, x0), after each network call."""

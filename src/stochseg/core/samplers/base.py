@@ -16,7 +16,8 @@ from stochseg.core.process import CategoricalProcess
 from stochseg.errors import UserError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
-"""(x_t "b h w", t "b") -> logits of x0 "b l h w"."""
+"""(x_t "b h w", t "b" int64) -> logits of x0 "b l h w". t is on the CPU whatever the device of x_t, so that a sampler
+reads no device; the model moves it to its own."""
 
 Callback = Callable[[int, int, Tensor, Tensor], None]
 """(call index, t, x_t "b h w", log_p0 "b l h w"), after each entry of the grid."""
@@ -73,8 +74,8 @@ def walk(
 
 
 def steps_like(x: Tensor, t: int) -> Tensor:
-    """The step t once a row of x."""
-    return torch.full((len(x),), t, device=x.device)
+    """The step t for every row of x, "b" int64 on the CPU."""
+    return torch.full((len(x),), t)
 
 
 def check_grid(grid: Grid, process: CategoricalProcess) -> None:
