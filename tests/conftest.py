@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,17 @@ TINY_RUN = {
 def tiny_run() -> Callable[..., TrainConfig]:
     """A training config of a second, with `key=value` changes."""
     return lambda *changes: TrainConfig.parse(override(TINY_RUN, changes))
+
+
+@pytest.fixture
+def interruptible():
+    """Let SIGINT interrupt this process and those it starts, even if the suite runs in the background.
+
+    A shell starts background jobs with SIGINT ignored, and child processes inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

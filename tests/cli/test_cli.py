@@ -414,7 +414,7 @@ def test_bench_scores_trained_weights_alone(run, trained, folder_root, tmp_path,
 # --- stopped by the user ----------------------------------------------------------------------------------
 
 
-def test_ctrl_c_in_training_can_be_gone_on_from(run, config, tmp_path):
+def test_training_resumes_after_ctrl_c(run, config, tmp_path, interruptible):
     out = tmp_path / "run"
     never = ["steps=1000000", "validation.every=1000000", "save_every=1000000"]
     command = [sys.executable, "-m", "stochseg", "train", str(config), *never, "--out", str(out), "--device", "cpu"]

@@ -103,7 +103,7 @@ def test_interrupted_and_resumed_is_the_same_run(tiny_run, tmp_path, monkeypatch
     assert_same_run(tmp_path / "run", straight)
 
 
-def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(tiny_run, tmp_path, monkeypatch, straight):
+def test_a_signal_during_a_step_waits_for_its_end(tiny_run, tmp_path, monkeypatch, straight, interruptible):
     config = tiny_run("validation.every=2")
     with monkeypatch.context() as patch:
         step, calls = torch.optim.Adam.step, []
