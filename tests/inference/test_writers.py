@@ -15,8 +15,11 @@ from PIL import Image
 
 from stochseg.errors import UserError
 from stochseg.inference import to_dicom_seg, to_nifti, to_numpy
+from stochseg.inference.result import StackResult
+from stochseg.inference.result_folder import write_result
 from stochseg.inference.stacks import Lattice, Stack, read_series
-from stochseg.inference.writers import most_foreground, overlay, write_result
+from stochseg.inference.writers import Prediction
+from stochseg.inference.writers.previews import overlay
 from stochseg.types import DatasetInfo, Samples
 from tests.support.oblique import ACROSS, CORNER, DOWN, SPACING, STEP, expected_affine, write_series
 
@@ -28,6 +31,13 @@ def drawn(s=5, n=4, h=12, w=10, classes=3) -> Samples:
     mean = torch.rand(s, classes, h, w, generator=generator) ** 3
     labels = torch.randint(classes, (s, n, h, w), generator=generator)
     return Samples(labels, mean / mean.sum(1, keepdim=True), torch.full((s, n), 1 / n), seed=0)
+
+
+def predicted(samples: Samples, stack: Stack, **options) -> Prediction:
+    return Prediction(StackResult.from_samples(samples), stack, INFO, **options)
+
+
+FACTS = {"format": "stochseg-prediction"}
 
 
 # --- converters -------------------------------------------------------------------------------------------
@@ -173,8 +183,8 @@ def test_seg_keeps_class_names_in_any_script(series, tmp_path):
     assert [segment.SegmentedPropertyTypeCodeSequence[0].CodeMeaning for segment in segments] == [*names[1:]]
 
 
-def test_seg_needs_a_header_a_slice(series):
-    with pytest.raises(UserError, match="one DICOM header a slice, got 4 for 5"):
+def test_seg_needs_one_header_per_slice(series):
+    with pytest.raises(UserError, match="one DICOM header per slice, got 4 for 5"):
         to_dicom_seg(drawn(), series.headers[:4], INFO)
 
 
@@ -207,7 +217,7 @@ def test_missing_packages_are_named(monkeypatch, package, convert, series):
 def test_a_picture_gives_tiff_and_png(tmp_path):
     samples = drawn(1)
     raw = np.random.default_rng(0).integers(0, 256, (1, 12, 10), dtype=np.uint8)
-    write_result(tmp_path / "a", samples, Stack(raw, dpi=(300.0, 150.0)), INFO, {"format": "stochseg-prediction"}, "x")
+    write_result(tmp_path / "a", predicted(samples, Stack(raw, dpi=(300.0, 150.0))), FACTS)
     assert (tifffile.imread(tmp_path / "a/samples.tif") == samples.labels[0].numpy()).all()
     assert np.allclose(tifffile.imread(tmp_path / "a/mean.tif"), samples.mean[0])
     assert np.allclose(tifffile.imread(tmp_path / "a/entropy.tif"), samples.entropy[0], atol=1e-6)
@@ -224,7 +234,9 @@ def test_a_picture_gives_tiff_and_png(tmp_path):
         assert np.allclose(file.info["dpi"], (300, 150), atol=0.1)
         assert np.asarray(file.convert("RGB"))[samples.fused()[0].numpy() == 1][0].tolist() == [0xE8, 0x85, 0x3C]
     with Image.open(tmp_path / "a/overlay.png") as file:
-        assert file.size == (10, 12)
+        assert file.size == (430, 516), "43 times as large, so that one can see something"
+        small = np.asarray(file.resize((10, 12), Image.Resampling.NEAREST))
+    assert (small == np.asarray(overlay(raw[0], samples.fused()[0].numpy(), INFO))).all()
     result = json.loads((tmp_path / "a/result.json").read_text())
     assert result["unit"] == "pixels"
     assert sum(c["fused"] for c in result["classes"]) == 120
@@ -236,7 +248,7 @@ def test_sizes_are_in_millimeters_where_the_lattice_knows_them(tmp_path):
     affine = np.diag([0.5, 2.0, 3.0, 1.0])
     for s, unit, size in ((1, "mm2", 1.0), (5, "mm3", 3.0)):
         stack = Stack(np.zeros((s, 12, 10)), Lattice(affine))
-        write_result(tmp_path / unit, drawn(s), stack, INFO, {"format": "stochseg-prediction"}, "x")
+        write_result(tmp_path / unit, predicted(drawn(s), stack), FACTS)
         result = json.loads((tmp_path / unit / "result.json").read_text())
         assert result["unit"] == unit
         counts = torch.bincount(drawn(s).labels[:, 2].flatten())
@@ -245,14 +257,14 @@ def test_sizes_are_in_millimeters_where_the_lattice_knows_them(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing_and_a_foreign_folder_stays(tmp_path):
-    samples, stack = drawn(1), Stack(np.zeros((1, 12, 10)))
+    prediction = predicted(drawn(1), Stack(np.zeros((1, 12, 10))))
     with pytest.raises(ValueError, match="nan"):
-        write_result(tmp_path / "a", samples, stack, INFO, {"seconds": float("nan")}, "x")
+        write_result(tmp_path / "a", prediction, {"seconds": float("nan")})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a").mkdir()
     (tmp_path / "a/thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="not a result of stochseg predict"):
-        write_result(tmp_path / "a", samples, stack, INFO, {"format": "stochseg-prediction"}, "x")
+        write_result(tmp_path / "a", prediction, FACTS)
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["thesis.txt"]
 
 
@@ -265,7 +277,11 @@ def test_the_overlay_shows_the_image_where_nothing_is_and_colors_elsewhere():
     assert shown[1, 1, 0] > shown[1, 1, 2], "orange"
     for deep in (raw * 100, raw / 255, np.full((4, 4), 7.0), np.repeat(raw[..., None], 2, -1)):
         assert np.asarray(overlay(deep, fused, INFO)).shape == (4, 4, 3)
-    stack = np.zeros((3, 4, 4), np.uint8)
-    assert most_foreground(stack) == 1
-    stack[2, 0] = 1
-    assert most_foreground(stack) == 2
+
+
+def test_the_slice_with_the_most_foreground_is_shown():
+    samples, stack = drawn(3), Stack(np.zeros((3, 12, 10)))
+    samples.mean[:] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
+    assert predicted(samples, stack).shown_slice == 1, "the middle one, where there is none"
+    samples.mean[2, :, 0] = torch.tensor([0.0, 1.0, 0.0])[:, None]
+    assert predicted(samples, stack).shown_slice == 2

@@ -4,6 +4,8 @@ from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import Options
 from stochseg.inference.portable import export
-from stochseg.inference.writers import to_dicom_seg, to_nifti, to_numpy
+from stochseg.inference.result import to_numpy
+from stochseg.inference.writers.dicom_seg import to_dicom_seg
+from stochseg.inference.writers.nifti import to_nifti
 
 __all__ = ["ENGINES", "Options", "Outcome", "export", "predict", "to_dicom_seg", "to_nifti", "to_numpy", "with_engine"]

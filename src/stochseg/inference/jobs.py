@@ -13,12 +13,13 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import recover_folder
 from stochseg.inference.plan import Plan
+from stochseg.inference.result import StackResult
 from stochseg.inference.sources import RESULT, Source, is_result
 from stochseg.inference.stacks import Stack
-from stochseg.inference.writers import to_dicom_seg
+from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import read_json
-from stochseg.types import Normalization, Samples
+from stochseg.types import Normalization
 
 FAR = 20.0
 """Normalized intensities of more standard deviations are remarked on; of a model of 8-bit images, all but 0 to 255."""
@@ -30,14 +31,14 @@ SEEN = 0.2
 
 @dataclass
 class Job:
-    """An input that was read. images: "s c h w", normalized; samples: its slices' share of the calls so far."""
+    """An input that was read. images: "s c h w", normalized; result: its samples, once drawn."""
 
     source: Source
     stack: Stack
     images: Tensor
     files: list[dict[str, str]]
     notices: tuple[str, ...]
-    samples: Samples | None = None
+    result: StackResult | None = None
     seconds: float = 0.0
 
 
@@ -83,13 +84,9 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
         notices.append(f"taken whole: {plan.why_whole}")
     notices += _remarks(images, stack, model)
     if stack.headers:
-        blank = Samples(*(torch.zeros(1, size, height, width) for size in (1, model.num_classes)), torch.ones(1, 1), 0)
         require("highdicom", "medical", "writing DICOM SEG")
         try:
-            for tag in ("StudyInstanceUID", "FrameOfReferenceUID"):
-                if len({str(header.get(tag)) for header in stack.headers}) > 1:
-                    raise UserError(f"its slices have different values of {tag}; mend their headers")
-            to_dicom_seg(blank, stack.headers[:1], model.info)
+            check_headers(stack.headers, model.info, (height, width))
         except UserError as error:
             stack = replace(stack, headers=())
             notices.append(f"without fused.dcm: {error}")

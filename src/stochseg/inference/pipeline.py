@@ -20,10 +20,11 @@ from stochseg.errors import UserError
 from stochseg.files import sha256
 from stochseg.inference.jobs import Job, is_complete, read_job
 from stochseg.inference.plan import Options, Plan
+from stochseg.inference.result import StackResult, label_type
+from stochseg.inference.result_folder import write_result
 from stochseg.inference.sources import FORMAT, Source, find_sources
-from stochseg.inference.writers import label_type, write_result
+from stochseg.inference.writers import Prediction
 from stochseg.models import StochasticSegmenter
-from stochseg.types import Samples
 
 VERSION = 1
 AT_ONCE = 64 * 128 * 128
@@ -181,8 +182,8 @@ def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -
     s, _, h, w = images.shape
     n, classes = options.samples, plan.model.num_classes
     model, step = plan.model_for(h, w), _slices_at_once(jobs[0], n)
-    kind = torch.uint8 if label_type(classes) is np.uint8 else torch.int32
-    labels, mean, weights = torch.empty(s, n, h, w, dtype=kind), torch.empty(s, classes, h, w), torch.empty(s, n)
+    labels = np.empty((s, n, h, w), label_type(classes))
+    mean, weights = np.empty((s, classes, h, w), np.float32), np.empty((s, n), np.float32)
     began, evaluations = time.perf_counter(), 1
     for start in range(0, s, step):
         part = slice(start, min(start + step, s))
@@ -191,19 +192,20 @@ def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -
             advance(len(jobs) * (part.start + (part.stop - part.start) * done / calls) / s)
 
         drawn = model.sample(images[part], n, seed=options.seed, progress=report, **options.sampling)
-        labels[part], mean[part], weights[part] = drawn.labels, drawn.mean, drawn.weights
+        for array, tensor in ((labels, drawn.labels), (mean, drawn.mean), (weights, drawn.weights)):
+            array[part] = tensor.cpu().numpy()
         evaluations = drawn.evaluations
         advance(len(jobs) * part.stop / s)
     seconds, start = time.perf_counter() - began, 0
     for job in jobs:
         own = slice(start, start + len(job.images))
-        job.samples = Samples(labels[own], mean[own], weights[own], options.seed, evaluations)
+        job.result = StackResult(labels[own], mean[own], weights[own], evaluations)
         job.seconds = seconds * len(job.images) / s
         start = own.stop
 
 
 def _write(job: Job, plan: Plan, folder: Path) -> None:
-    assert job.samples is not None
+    assert job.result is not None
     model = plan.model
     h, w = job.images.shape[-2:]
     facts = {
@@ -218,15 +220,15 @@ def _write(job: Job, plan: Plan, folder: Path) -> None:
             "data": model.info.name,
         },
         "options": plan.options.model_dump(mode="json"),
-        "evaluations": job.samples.evaluations,
+        "evaluations": job.result.evaluations,
         "tiled": plan.large(h, w) and plan.tiled is not None,
         "notices": list(job.notices),
         "seconds": round(job.seconds, 3),
         "device": str(model.device),
         "versions": _versions(),
     }
-    write_result(folder, job.samples, job.stack, model.info, facts, model.name)
-    job.samples = None  # its memory is wanted for the next ones
+    write_result(folder, Prediction(job.result, job.stack, model.info, model.name), facts)
+    job.result = None  # frees its memory for the next inputs
 
 
 def _versions() -> dict[str, str]:

@@ -22,7 +22,7 @@ from stochseg.extras import require
 from stochseg.files import sha256
 from stochseg.inference.sources import FORMAT, RESULT
 from stochseg.inference.stacks import Lattice, read_files
-from stochseg.inference.writers import eight_bits
+from stochseg.inference.writers.previews import eight_bits
 from stochseg.models.io import read_json
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.page import Section, Table, write_page
@@ -242,7 +242,8 @@ def _picture(folder: Path, result: Result, values: np.ndarray | None, shown: int
         return np.broadcast_to(gray, (*gray.shape[:2], 3)), ()
     try:
         with Image.open(folder / "overlay.png") as picture:
-            overlay = np.asarray(picture.convert("RGB")) / 255
+            size = (result.image.width, result.image.height)
+            overlay = np.asarray(picture.convert("RGB").resize(size, Image.Resampling.NEAREST)) / 255
     except OSError as error:
         raise UserError(f"{folder / 'overlay.png'} cannot be read ({error}); {AGAIN}") from None
     note = f"{result.source} is not there any more or has changed, so the lines are drawn on the overlay."

@@ -1,0 +1,136 @@
+"""DICOM Segmentation objects that refer to the slices of their input."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stochseg._version import __version__
+from stochseg.errors import UserError
+from stochseg.extras import require
+from stochseg.inference.result import LabelArray, label_type
+from stochseg.inference.writers.base import Prediction
+from stochseg.inference.writers.pictures import rgb
+from stochseg.types import DatasetInfo, Samples
+
+CODING_SCHEME = "99STOCHSEG"
+"""Private scheme of class codes: a class has a name, but its term in a public dictionary is unknown."""
+
+LONGEST_TEXT = 64
+"""Characters that a DICOM text of type LO holds."""
+
+_EMPTY_IF_UNKNOWN = (
+    *("PatientID", "PatientName", "PatientBirthDate", "PatientSex"),
+    *("AccessionNumber", "StudyID", "StudyDate", "StudyTime"),
+)
+"""Tags that the standard requires in every object, with an empty value where it is unknown."""
+
+
+def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, algorithm: str = "stochseg") -> Any:
+    """Convert the fused map of samples to a DICOM Segmentation with one binary segment per class.
+
+    Args:
+        samples: The images of the batch are the slices of one series.
+        headers: pydicom headers of the source images, one per slice, in the order of the slices.
+        info: Names and colors of the classes; the first class is the background and gets no segment.
+        algorithm: Name of the model.
+
+    Returns:
+        A `highdicom.seg.Segmentation`, which is a pydicom dataset: write it with `save_as`.
+
+    Raises:
+        UserError: The number of headers differs from that of the slices, a header lacks what a segmentation must refer
+            to, or highdicom is not installed.
+    """
+    fused = samples.fused().cpu().numpy().astype(label_type(samples.num_classes))
+    return segmentation(fused, headers, info, samples.labels.shape[1], algorithm)
+
+
+def segmentation(
+    fused: LabelArray, headers: Sequence[Any], info: DatasetInfo, num_samples: int, algorithm: str = "stochseg"
+) -> Any:
+    """Build the segmentation of a fused map "s h w"."""
+    highdicom = require("highdicom", "medical", "writing DICOM SEG")
+    require("pydicom", "medical", "writing DICOM SEG")
+    if len(headers) != len(fused):
+        raise UserError(f"expected one DICOM header per slice, got {len(headers)} for {len(fused)} slices")
+    algorithm = algorithm[:LONGEST_TEXT]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about empty segmentations and small faults of foreign headers
+        try:
+            return highdicom.seg.Segmentation(
+                source_images=[_with_required_tags(header) for header in headers],
+                pixel_array=fused,
+                segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
+                segment_descriptions=_segments(info, algorithm),
+                series_instance_uid=highdicom.UID(),
+                series_number=1000 + int(headers[0].get("SeriesNumber") or 0) % 1000,
+                sop_instance_uid=highdicom.UID(),
+                instance_number=1,
+                manufacturer="stochseg",
+                manufacturer_model_name=algorithm,
+                software_versions=__version__,
+                device_serial_number="0",
+                content_label="SEGMENTATION",
+                content_description=f"fused map of {num_samples} samples",
+                series_description=f"stochseg {algorithm}"[:LONGEST_TEXT],
+                omit_empty_frames=bool(fused.any()),  # at least one frame is required
+                specific_character_set="ISO_IR 192",  # UTF-8 whatever the source's: class names are in any script
+            )
+        except (AttributeError, ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"a DICOM SEG cannot refer to these images ({str(error).rstrip('.')}); fix their headers"
+            ) from None
+
+
+def _segments(info: DatasetInfo, algorithm: str) -> list[Any]:
+    """Describe one segment per class except the first."""
+    highdicom = require("highdicom", "medical", "writing DICOM SEG")
+    codes = require("pydicom", "medical", "writing DICOM SEG").sr.codedict.codes
+    identification = highdicom.AlgorithmIdentificationSequence(
+        name=algorithm, family=codes.DCM.ArtificialIntelligence, version=__version__
+    )
+    segments = []
+    for label in range(1, info.num_classes):
+        name = (info.names[label].strip() or f"class {label}")[:LONGEST_TEXT]
+        segments.append(
+            highdicom.seg.SegmentDescription(
+                segment_number=label,
+                segment_label=name,
+                segmented_property_category=codes.SCT.Tissue,
+                segmented_property_type=highdicom.sr.CodedConcept(str(label), CODING_SCHEME, name),
+                algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+                algorithm_identification=identification,
+                display_color=highdicom.color.CIELabColor.from_rgb(*rgb(info.colors[label])),
+            )
+        )
+    return segments
+
+
+def _with_required_tags(header: Any) -> Any:
+    missing = [tag for tag in _EMPTY_IF_UNKNOWN if tag not in header]
+    header = deepcopy(header) if missing else header
+    for tag in missing:
+        setattr(header, tag, None)
+    return header
+
+
+def check_headers(headers: Sequence[Any], info: DatasetInfo, size: tuple[int, int]) -> None:
+    """Raise a `UserError` if no segmentation can refer to images of this height and width with these headers."""
+    for tag in ("StudyInstanceUID", "FrameOfReferenceUID"):
+        if len({str(header.get(tag)) for header in headers}) > 1:
+            raise UserError(f"its slices have different values of {tag}; fix their headers")
+    segmentation(np.zeros((1, *size), label_type(info.num_classes)), headers[:1], info, num_samples=1)
+
+
+def write_dicom_seg(prediction: Prediction, file: Path) -> None:
+    """Write the fused map of a DICOM series as a DICOM Segmentation."""
+    result = prediction.result
+    segmentation(
+        result.fused, prediction.stack.headers, prediction.info, result.labels.shape[1], prediction.model
+    ).save_as(file)

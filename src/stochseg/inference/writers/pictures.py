@@ -1,0 +1,43 @@
+"""TIFF and palette PNG: the results of inputs without a place in space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tifffile
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from stochseg.inference.writers.base import Prediction
+
+PALETTE_SIZE = 256
+AXES = {"labels": "QYX", "fused": "YX", "mean": "CYX", "entropy": "YX"}
+"""Axes of each part in a TIFF: Q samples, C classes."""
+
+
+def fits_palette(prediction: Prediction) -> bool:
+    return prediction.info.num_classes <= PALETTE_SIZE
+
+
+def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
+    """Write one array of a picture as TIFF, one page per sample or class."""
+    options: dict[str, Any] = {"photometric": "minisblack", "compression": "zlib"}
+    if prediction.stack.dpi is not None:
+        options |= {"resolution": prediction.stack.dpi, "resolutionunit": "INCH"}
+    array = getattr(prediction.result, part)[0]
+    tifffile.imwrite(file, array, metadata={"axes": AXES[part]}, **options)
+
+
+def write_palette_png(prediction: Prediction, file: Path) -> None:
+    """Write the fused map of a picture as a PNG whose palette indices are the labels."""
+    picture = Image.fromarray(prediction.result.fused[0]).convert("P")
+    picture.putpalette([value for color in prediction.info.colors for value in rgb(color)])
+    options: dict[str, Any] = {} if prediction.stack.dpi is None else {"dpi": prediction.stack.dpi}
+    picture.save(file, **options)
+
+
+def rgb(color: str) -> tuple[int, int, int]:
+    """Convert "#rrggbb" to three numbers in 0..255."""
+    r, g, b = (round(255 * value) for value in to_rgb(color))
+    return r, g, b
