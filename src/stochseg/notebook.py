@@ -1,7 +1,7 @@
-"""How results show themselves in notebooks.
+"""Registry of HTML views of results for notebooks.
 
-Values such as `Samples` live far below the package that draws them. `stochseg` itself, which knows both, registers the
-views here by name.
+Types such as `Samples` are defined in layers below the plotting package, so `stochseg/__init__.py` registers their
+views here by class name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ VIEWS: dict[str, View] = {}
 
 
 def html(value: object) -> str | None:
-    """The registered HTML view of a value, or None: notebooks then show its repr."""
+    """Return the registered HTML view of a value, or None, for which notebooks show the repr."""
     view = VIEWS.get(type(value).__name__)
     return None if view is None else view(value)

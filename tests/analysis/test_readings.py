@@ -1,39 +1,30 @@
-"""Readings: of samples with known modes, the groups are the modes."""
+"""Readings: samples of known modes are grouped by mode, with probabilities, medoids and names."""
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import stochseg
 from stochseg.analysis import hypotheses
-from stochseg.analysis.readings import _silhouette, group, share_interval
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
+from tests.support.samples import as_samples
 
 VARIANTS = ("binary", "multiclass")
 
 
-def wrap(maps, classes=2, weights=None):
-    """Samples "1 n h w" of label maps "n h w"."""
-    n = len(maps)
-    weights = torch.full((n,), 1 / n) if weights is None else torch.as_tensor(weights, dtype=torch.float32)
-    one_hot = torch.nn.functional.one_hot(maps, classes).float()
-    return Samples(maps[None], torch.einsum("n,nhwl->lhw", weights, one_hot)[None], weights[None], 0)
-
-
-def ragged(maps, rng, share):
-    """Each pixel beside another label takes that label with the probability `share`."""
+def ragged(maps, rng, probability):
+    """Replace each pixel next to another label by that label with this probability."""
     padded = np.pad(maps, ((0, 0), (1, 1), (1, 1)), mode="edge")
-    beside = np.stack([padded[:, 1:-1, 2:], padded[:, 1:-1, :-2], padded[:, 2:, 1:-1], padded[:, :-2, 1:-1]])
-    other = np.where(beside != maps, beside, -1).max(0)
-    return np.where((other >= 0) & (rng.random(maps.shape) < share), other, maps)
+    neighbors = np.stack([padded[:, 1:-1, 2:], padded[:, 1:-1, :-2], padded[:, 2:, 1:-1], padded[:, :-2, 1:-1]])
+    other = np.where(neighbors != maps, neighbors, -1).max(0)
+    return np.where((other >= 0) & (rng.random(maps.shape) < probability), other, maps)
 
 
 def draw(data, index, n, border=0.0):
-    """Mode numbers and maps of the perfect sampler, with pixel noise on the borders."""
+    """Mode numbers and maps of a perfect sampler, with pixel noise on the borders."""
     truth, rng = data.truth(index), np.random.default_rng((index, n))
     modes = rng.choice(len(truth.names), n, p=truth.probabilities.numpy())
     return modes, torch.from_numpy(ragged(truth.modes.numpy()[modes], rng, border))
@@ -56,9 +47,9 @@ def test_groups_of_the_perfect_sampler_are_the_modes(variant):
     for index in range(60):
         for n in (16, 50):
             modes, maps = draw(data, index, n)
-            found = hypotheses(wrap(maps, data.info.num_classes), info=data.info)
+            found = hypotheses(as_samples(maps, data.info.num_classes), info=data.info)
             assert grouping(found) == by_mode(modes)
-            assert all(torch.equal(h.medoid, data.truth(index).modes[modes[h.index]]) for h in found)
+            assert all(torch.equal(h.medoid, data.truth(index).modes[modes[h.medoid_index]]) for h in found)
             assert all(h.mean_iou == pytest.approx(1) for h in found)
 
 
@@ -68,7 +59,7 @@ def test_groups_survive_ragged_borders(variant):
     right = []
     for index in range(40):
         modes, maps = draw(data, index, 50, border=0.15)
-        if np.bincount(modes)[np.unique(modes)].min() >= 3:  # a mode drawn once may pass for a ragged other one
+        if np.bincount(modes)[np.unique(modes)].min() >= 3:  # a mode drawn once looks like a ragged other one
             right.append(grouping(hypotheses(maps, info=data.info)) == by_mode(modes))
     assert len(right) >= 20
     assert np.mean(right) >= 0.95
@@ -83,7 +74,7 @@ def test_one_mode_is_one_reading(variant):
             assert len(hypotheses(torch.from_numpy(maps), info=data.info)) == 1
 
 
-def test_the_empty_map_is_its_own_reading():
+def test_empty_map_is_a_reading_of_its_own():
     almost = torch.zeros(12, 16, 16, dtype=torch.long)
     almost[6:, 4, 4] = 1
     almost[9:, 4, 5] = 1
@@ -92,7 +83,7 @@ def test_the_empty_map_is_its_own_reading():
     assert frozenset(range(6)) in grouping(found)
 
 
-def test_the_order_of_samples_does_not_matter():
+def test_order_of_samples_does_not_matter():
     data = Phantoms("val", size=32, variant="multiclass")
     _, maps = draw(data, 3, 40, border=0.1)
     order = torch.randperm(40)
@@ -110,64 +101,34 @@ def test_weights_are_respected():
     # Every mode drawn equally often, and weighted to its probability.
     maps = truth.modes.repeat_interleave(10, 0)
     weights = truth.probabilities.repeat_interleave(10) / 10
-    found = hypotheses(wrap(maps, weights=weights), info=data.info)
+    found = hypotheses(as_samples(maps, weights=weights), info=data.info)
     assert [h.probability for h in found] == pytest.approx(truth.probabilities.sort(descending=True).values.tolist())
     assert grouping(found) == by_mode(np.repeat(np.arange(3), 10))
 
 
-def test_a_sample_without_weight_is_in_no_reading():
+def test_sample_of_weight_zero_is_in_no_reading():
     maps = torch.zeros(5, 8, 8, dtype=torch.long)
     maps[:4, 2:6, 2:6] = 1
-    found = hypotheses(wrap(maps, weights=[0.25, 0.25, 0.25, 0.25, 0.0]))
+    found = hypotheses(as_samples(maps, weights=[0.25, 0.25, 0.25, 0.25, 0.0]))
     assert [h.members.tolist() for h in found] == [[0, 1, 2, 3]]
 
 
-def test_medoid_and_inner_iou_against_loops():
+def test_medoid_and_mean_iou_against_loops():
     data = Phantoms("val", size=32)
     maps = torch.from_numpy(ragged(data.truth(1).modes[2:].numpy().repeat(9, 0), np.random.default_rng(0), 0.3))
     weights = torch.rand(9, dtype=torch.float64) + 0.1
     weights /= weights.sum()
-    (one,) = hypotheses(wrap(maps, weights=weights))
+    (one,) = hypotheses(as_samples(maps, weights=weights))
     w = weights.float().double()
     iou = pairwise_iou(maps[None], maps[None], 2)[0]
     nearness = [sum(float(w[j] * iou[i, j]) for j in range(9)) for i in range(9)]
-    assert one.index == int(np.argmax(nearness))
+    assert one.medoid_index == int(np.argmax(nearness))
     pairs = [(i, j) for i in range(9) for j in range(9) if i != j]
     inside = sum(float(w[i] * w[j] * iou[i, j]) for i, j in pairs) / sum(float(w[i] * w[j]) for i, j in pairs)
     assert one.mean_iou == pytest.approx(inside, rel=1e-5)
 
 
-def test_interval_covers_the_true_share():
-    n, share = 30, np.array([0.1, 0.3, 0.7])
-    for p in share:
-        counts = np.arange(n + 1)
-        chance = stats.binom.pmf(counts, n, p)
-        held = [low <= p <= high for low, high in (share_interval(c / n, n, 0.95) for c in counts)]
-        assert 0.92 < chance @ held < 0.98
-    assert share_interval(0.0, n)[0] == 0
-    assert share_interval(1.0, n)[1] == 1
-
-
-def test_silhouette_of_equal_weights_is_the_textbooks():
-    points = np.random.default_rng(0).random((12, 2))
-    distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
-    groups = np.repeat([0, 1, 2], 4)
-    scores = []
-    for i in range(12):
-        to = [np.mean([distance[i, j] for j in range(12) if groups[j] == g and j != i]) for g in range(3)]
-        a, b = to[groups[i]], min(to[g] for g in range(3) if g != groups[i])
-        scores.append((b - a) / max(a, b))
-    assert _silhouette(distance, np.full(12, 1 / 12), groups, 0.0) == pytest.approx(np.mean(scores))
-
-
-def test_never_more_groups_than_asked():
-    points = np.arange(12.0).repeat(3)
-    distance = np.abs(points[:, None] - points[None]) / 12
-    for most in (1, 2, 5):
-        assert group(distance, np.full(36, 1 / 36), most=most).max() < most
-
-
-# --- words ------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------
 
 
 def square(*sizes, label=1, at=2):
@@ -204,7 +165,7 @@ def test_names_by_class():
     assert names(maps, data.info) == ["solid, vessel", "with ground-glass", "larger solid", "no solid"]
 
 
-def test_text_says_what_a_person_needs():
+def test_text_has_name_probability_and_area():
     info = DatasetInfo(num_classes=2, image_channels=1, class_names=("background", "nodule"))
     first, second = hypotheses(square(8, 8, 8, 0), info=info)
     assert str(first).startswith("nodule 75% (")
@@ -213,36 +174,23 @@ def test_text_says_what_a_person_needs():
     assert first.areas == {"nodule": 64}
 
 
-# --- what the user passes ---------------------------------------------------------------------------------
+# --- input -----------------------------------------------------------------------------------------------
 
 
-def test_errors_say_what_to_do():
-    two = Samples(torch.zeros(2, 3, 4, 4, dtype=torch.long), torch.ones(2, 2, 4, 4) / 2, torch.ones(2, 3) / 3, 0)
-    with pytest.raises(UserError, match="which=0 to which=1"):
+def test_errors_name_the_argument():
+    two = as_samples(torch.zeros(2, 3, 4, 4, dtype=torch.long))
+    with pytest.raises(UserError, match="index=0 to index=1"):
         hypotheses(two)
-    with pytest.raises(UserError, match="which=2: expected 0 to 1"):
-        hypotheses(two, which=2)
+    with pytest.raises(UserError, match="index=2: expected 0 to 1"):
+        hypotheses(two, index=2)
     with pytest.raises(UserError, match='label maps "n h w"'):
         hypotheses(two.labels)
-    with pytest.raises(UserError, match="apart"):
-        hypotheses(two, which=0, apart=1.0)
+    with pytest.raises(UserError, match="min_separation=1.0"):
+        hypotheses(two, index=0, min_separation=1.0)
     with pytest.raises(UserError, match="3 classes"):
-        hypotheses(two, which=0, info=DatasetInfo(num_classes=3, image_channels=1))
+        hypotheses(two, index=0, info=DatasetInfo(num_classes=3, image_channels=1))
 
 
 def test_is_public():
     assert stochseg.hypotheses is hypotheses
     assert hypotheses(torch.zeros(1, 4, 4, dtype=torch.long))[0].probability == 1
-
-
-def test_a_loose_group_does_not_fall_into_single_samples():
-    """Of few samples some are closer than others by chance, and those left alone are no readings of their own."""
-    distance = np.full((26, 26), 0.6)
-    distance[:20, :20] = np.random.default_rng(0).uniform(0.04, 0.07, (20, 20))
-    distance[20:, 20:] = np.random.default_rng(0).uniform(0.1, 0.3, (6, 6))
-    distance[20, 21] = 0.05
-    distance = np.minimum(distance, distance.T)
-    np.fill_diagonal(distance, 0)
-    groups = group(distance, np.full(26, 1 / 26))
-    assert len(set(groups)) == 2
-    assert len(set(groups[20:])) == 1

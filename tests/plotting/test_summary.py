@@ -19,12 +19,12 @@ from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.plotting.summary import close_up
 from stochseg.types import Samples
+from tests.support.samples import as_samples
 
 
 def perfect(data, index=1, n=12):
-    maps = data.draw(index, n, seed=0)[None]
-    mean = torch.nn.functional.one_hot(maps, data.info.num_classes).float().mean(1).permute(0, 3, 1, 2)
-    return Samples(maps, mean, torch.full((1, n), 1 / n), 0)
+    """Samples of a perfect model."""
+    return as_samples(data.draw(index, n, seed=0), data.info.num_classes)
 
 
 def texts(figure):

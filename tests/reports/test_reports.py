@@ -12,7 +12,7 @@ from PIL import Image
 
 import stochseg
 from stochseg.analysis import Question
-from stochseg.analysis.measures import Measurement
+from stochseg.analysis.measurement import Measurement
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
@@ -267,9 +267,9 @@ def test_files_that_do_not_fit_each_other_are_refused(copied):
         (["lidc"], "lidc is a model without a run, .* give --data"),
         (["lidc", "--data", "no.h5"], "no data at no.h5"),
         (["out", "--spacing", "0.7,x"], "--spacing: expected millimeters a pixel"),
-        (["out", "--ask", "beauty > 3"], "question 'beauty > 3': expected a measure .area, "),
-        (["out", "--ask", "area > many"], "expected a measure"),
-        (["out", "--ask", "area > 5 mm2"], "is in mm², but what was measured is in px²; give .* --spacing"),
+        (["out", "--ask", "beauty > 3"], "'beauty > 3'.*area, "),
+        (["out", "--ask", "area > many"], "'area > many'.*a number"),
+        (["out", "--ask", "area > 5 mm2"], "mm².*px².*--spacing"),
         (["out", "--ask", "area of moon > 5"], "no class is called 'moon'; known: "),
         (["out", "--ask", "volume > 5"], "a is no volume"),
         (["out", "--curve", "5,x"], "--curve: expected numbers of steps"),
@@ -286,19 +286,6 @@ def test_mistakes(run, copied, tmp_path, monkeypatch, arguments, says):
     assert code == 2
     assert re.search(says, messages)
     assert not list(tmp_path.rglob("*.html"))
-
-
-@pytest.mark.parametrize(
-    ("text", "question"),
-    [
-        ("longest diameter > 6 mm", Question("longest diameter", "", ">", 6.0, "mm")),
-        (" area of ground glass<=12.5mm2", Question("area", "ground glass", "<=", 12.5, "mm²")),
-        ("components == 2", Question("components", "", "==", 2.0, "")),
-    ],
-)
-def test_questions(text, question):
-    assert Question.parse(text) == question
-    assert Question.parse(str(question)) == question
 
 
 # --- a run ------------------------------------------------------------------------------------------------
@@ -440,9 +427,3 @@ def test_questions_about_a_run_are_checked_before_the_work(model, tmp_path, monk
     data = Phantoms("val", size=16, count=2)
     with pytest.raises(UserError, match="question "):
         report_run(model, data, tmp_path / "page.html", RunFacts("tiny"), questions=[Question.parse(text)])
-
-
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-def test_a_threshold_is_a_finite_number(number):
-    with pytest.raises(UserError, match="and a number"):
-        Question.parse(f"area > {number}")

@@ -1,4 +1,4 @@
-"""Questions with a yes or a no for every sample, such as "longest diameter > 6 mm"."""
+"""Questions that every sample answers with yes or no, such as "longest diameter > 6 mm"."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from stochseg.analysis.measures import COMPARISONS, MEASURES, VOLUME, Measurement
-from stochseg.analysis.readings import share_interval
+from stochseg.analysis.intervals import jeffreys_interval
+from stochseg.analysis.measurement import COMPARISONS, Measurement
+from stochseg.analysis.measures import MEASURES, VOLUME
 from stochseg.errors import UserError
 
 _FORM = re.compile(r"\s*(?P<what>.+?)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<number>\S+?)\s*(?P<unit>(?:mm|px)[²³23]?)?\s*")
@@ -15,7 +16,7 @@ _FORM = re.compile(r"\s*(?P<what>.+?)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<number>\S+?
 
 @dataclass(frozen=True)
 class Answer:
-    """probability: share of the samples for which it holds; interval: where the share would settle with more."""
+    """probability: weight of the samples that say yes; interval: its 95% interval given the number of samples."""
 
     probability: float
     interval: tuple[float, float]
@@ -27,7 +28,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """what: a measure; label: a class by its name, "" for all foreground; unit: "" if the question names none."""
+    """A comparison of a measure with a threshold.
+
+    what: name of a measure; label: name of a class, "" for all foreground; unit: "" accepts any unit.
+
+    >>> import stochseg, torch
+    >>> maps = torch.zeros(4, 8, 8, dtype=torch.long)
+    >>> maps[1:, 2:5, 2:6] = 1
+    >>> question = Question.parse("longest diameter > 2 mm")
+    >>> print(question.answer(stochseg.measure(maps, question.what, spacing=(0.5, 0.5))))
+    75% (28% – 97%)
+    """
 
     what: str
     label: str
@@ -37,32 +48,41 @@ class Question:
 
     @classmethod
     def parse(cls, text: str) -> Question:
-        """Read MEASURE [of CLASS] COMPARISON NUMBER [UNIT], e.g. "longest diameter of nodule > 6 mm"."""
+        """Parse MEASURE [of CLASS] COMPARISON NUMBER [UNIT], such as "longest diameter of nodule > 6 mm".
+
+        Raises:
+            UserError: for any other text.
+        """
         form = _FORM.fullmatch(text)
         what, _, label = form["what"].partition(" of ") if form else ("", "", "")
         try:
-            threshold = float(form["number"]) if form else float("nan")
+            threshold = float(form["number"]) if form else math.nan
         except ValueError:
-            form = None
+            threshold = math.nan
         if form is None or not math.isfinite(threshold) or what.strip() not in (*MEASURES, VOLUME):
             raise UserError(
-                f'question {text!r}: expected a measure ({", ".join((*MEASURES, VOLUME))}), " of CLASS" if it is about '
-                f'one class, one of {" ".join(COMPARISONS)}, and a number, e.g. "longest diameter > 6 mm"'
+                f"question {text!r}: expected MEASURE [of CLASS] COMPARISON NUMBER [UNIT] with a measure "
+                f"({', '.join((*MEASURES, VOLUME))}), one of {' '.join(COMPARISONS)} and a number, "
+                'e.g. "longest diameter > 6 mm"'
             )
         unit = (form["unit"] or "").replace("2", "²").replace("3", "³")
         return cls(what.strip(), label.strip(), form["sign"], threshold, unit)
 
     def __str__(self) -> str:
-        of = f" of {self.label}" if self.label else ""
-        return f"{self.what}{of} {self.comparison} {self.threshold:g} {self.unit}".rstrip()
+        of_class = f" of {self.label}" if self.label else ""
+        return f"{self.what}{of_class} {self.comparison} {self.threshold:g} {self.unit}".rstrip()
 
     def answer(self, measured: Measurement) -> Answer:
-        """From the measurement that the question is about."""
+        """Answer the question from its measurement.
+
+        Raises:
+            UserError: if the measurement has another unit.
+        """
         if self.unit and self.unit != measured.unit:
-            known = "" if "mm" in measured.unit else "; give the size of a pixel with --spacing ROW,COLUMN"
+            remedy = "ask in that unit" if "mm" in measured.unit else "pass the pixel size with --spacing ROW,COLUMN"
             raise UserError(
-                f"question {str(self)!r} is in {self.unit}, but what was measured is in {measured.unit or 'no unit'}"
-                f"{known or '; ask in that unit'}"
+                f"question {str(self)!r} is in {self.unit}, but the measurement is in {measured.unit or 'no unit'}; "
+                f"{remedy}"
             )
-        share = measured.probability(self.comparison, self.threshold)
-        return Answer(share, share_interval(share, 1 / float((measured.weights**2).sum())))
+        probability = measured.probability(self.comparison, self.threshold)
+        return Answer(probability, jeffreys_interval(probability, measured.effective_count))

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from stochseg.analysis.measures import Measurement
+from stochseg.analysis.measurement import Measurement
 from stochseg.metrics import CalibrationBins
 from stochseg.plotting.figures import INK, RATER_COLORS, SECOND
 from stochseg.plotting.summary import draw_outline, draw_outlines, draw_reading

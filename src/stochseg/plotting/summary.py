@@ -18,7 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from stochseg.analysis.measures import Measurement, class_names, measure, one_image
+from stochseg.analysis.image_samples import class_names, select_image
+from stochseg.analysis.measurement import Measurement
+from stochseg.analysis.measures import measure
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
 from stochseg.plotting.figures import show_image, show_labels, show_mean
@@ -45,19 +47,19 @@ def plot(
     info: DatasetInfo | None = None,
     *,
     spacing: tuple[float, float] | None = None,
-    which: int | None = None,
+    index: int | None = None,
 ) -> Picture:
     """The image with every sample's outlines, mean, entropy, the readings with their probabilities, the areas.
 
     image: raw intensities, a numpy array "h w" or "h w c" or a PIL image, or a tensor "c h w" or "1 c h w"
     normalized as for the model; info: names, colors and normalization of the data; spacing: millimeters a pixel
-    (row, column); which: the image, if the samples are of several.
+    (row, column); index: the image, if the samples are of several.
     """
-    chosen = one_image(samples, which, info)
-    which = which or 0
+    chosen = select_image(samples, index, info)
+    index = index or 0
     picture = _picture(image, info, chosen.labels.shape[1:])
     info = info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
-    readings = hypotheses(samples, info=info if info.class_names else None, which=which)
+    readings = hypotheses(samples, info=info if info.class_names else None, index=index)
     labels = [c for c in range(1, info.num_classes) if bool((chosen.labels == c).any())]
 
     shown = readings[:SHOWN]
@@ -71,11 +73,11 @@ def plot(
     first, second, third, last = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
     draw_outlines(first, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
     _title(first, f"outlines of {len(chosen.labels)} samples")
-    mean = samples.mean[which].cpu()
+    mean = samples.mean[index].cpu()
     _field(second, (1 - mean[0]).numpy(), 1.0, "viridis", "probability of foreground")
     highest = float(np.log(info.num_classes))
-    _field(third, samples.entropy[which].cpu().numpy(), highest, "magma", "entropy (nats)")
-    _areas(last, samples, labels, info, spacing, which)
+    _field(third, samples.entropy[index].cpu().numpy(), highest, "magma", "entropy (nats)")
+    _areas(last, samples, labels, info, spacing, index)
     cells = bottom.subplots(1, columns, squeeze=False)[0]
     for axis in cells:
         axis.set_axis_off()
@@ -186,10 +188,10 @@ def _areas(
     labels: list[int],
     info: DatasetInfo,
     spacing: tuple[float, float] | None,
-    which: int,
+    index: int,
 ) -> None:
     """A histogram a class, all of the same bins."""
-    found = [measure(samples, "area", label=c, spacing=spacing, which=which, info=info) for c in labels]
+    found = [measure(samples, "area", label=c, spacing=spacing, index=index, info=info) for c in labels]
     names = class_names(info.num_classes, info)
     top = max((float(m.values.max()) for m in found), default=1.0)
     bins = np.linspace(0, top * 1.0001, 25)
@@ -273,7 +275,7 @@ def hypotheses_html(readings: Sequence[Hypothesis]) -> str:
     maps = torch.stack([r.medoid for r in readings])
     info = DatasetInfo(num_classes=1 + max(1, len(readings[0].areas)), image_channels=1)
     place = close_up((maps > 0).any(0).numpy()) or (slice(None), slice(None))
-    titles = ("", "reading", "share", f"{readings[0].level:.0%} interval", "samples", "pixels")
+    titles = ("", "reading", "share", f"{readings[0].confidence:.0%} interval", "samples", "pixels")
     body = []
     for reading, labels in zip(readings, maps, strict=True):
         figure = Picture(figsize=(0.9, 0.9))

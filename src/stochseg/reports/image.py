@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.analysis.measures import MEASURES, VOLUME, Measurement, class_names, measure, one_image
+from stochseg.analysis.image_samples import class_names, select_image
+from stochseg.analysis.measurement import Measurement
+from stochseg.analysis.measures import MEASURES, VOLUME, measure
 from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
@@ -79,7 +81,7 @@ class ImageReport:
     @cached_property
     def labels(self) -> list[int]:
         """The foreground classes that occur, by their mean size, the largest first."""
-        one = one_image(self.samples)
+        one = select_image(self.samples)
         maps = [one.labels] if self.raters is None else [one.labels, self.raters]
         sizes = {c: sum(float((m == c).sum()) / len(m) for m in maps) for c in range(1, self.info.num_classes)}
         return sorted((c for c, size in sizes.items() if size > 0), key=lambda c: -sizes[c])
@@ -166,7 +168,7 @@ class ImageReport:
     @cached_property
     def window(self) -> tuple[slice, slice] | None:
         """Rows and columns around all that anybody marked; None if that is most of the image, or nothing."""
-        one = one_image(self.samples)
+        one = select_image(self.samples)
         marked = (one.labels > 0).any(0).numpy()
         if self.raters is not None:
             marked = marked | (self.raters > 0).any(0).numpy()
@@ -196,7 +198,7 @@ class ImageReport:
         )
 
     def _maps(self) -> list[Picture]:
-        one = one_image(self.samples)
+        one = select_image(self.samples)
         mean, entropy = self.samples.mean[0].cpu(), self.samples.entropy[0].cpu()
         picture, maps, marked, nats = self._view(one.labels.numpy(), (1 - mean[0]).numpy(), entropy.numpy())
         at = f", {self.where}" if self.where else ""

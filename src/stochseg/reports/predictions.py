@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import ConfigDict, Field
 
 from stochseg._version import __version__
-from stochseg.analysis.measures import Measurement
+from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.questions import Question
 from stochseg.config import Config
 from stochseg.data import spread

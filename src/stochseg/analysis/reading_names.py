@@ -1,0 +1,90 @@
+"""Names of readings by what distinguishes them: "nothing", "larger nodule", "with halo", "no vessel"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Maps = npt.NDArray[np.int64]
+
+SAME_SIZE = 0.2
+"""Areas that differ by less than this fraction are distinguished by place, not by size."""
+
+
+def name_readings(maps: Maps, class_names: Sequence[str]) -> list[str]:
+    """Name each reading, given one label map per reading, "r h w", the most probable first.
+
+    >>> maps = np.zeros((3, 8, 8), dtype=np.int64)
+    >>> maps[1, 2:4, 2:4] = maps[2, 1:6, 1:6] = 1
+    >>> name_readings(maps, ("background", "nodule"))
+    ['nothing', 'smaller nodule', 'larger nodule']
+    """
+    foreground = range(1, len(class_names))
+    areas = np.stack([(maps == c).sum((1, 2)) for c in range(len(class_names))], 1)
+    marked: list[int] = np.flatnonzero(areas[:, 1:].any(1)).tolist()
+    names = ["nothing"] * len(maps)
+    if not marked:
+        return names
+    first = marked[0]
+    varying = [c for c in foreground if any(_class_difference(maps, areas, c, first, r)[1] for r in marked)]
+    if len(marked) > 1 and len(varying) == 1 and _all_sizes_differ(areas[marked, varying[0]]):
+        ranks = _size_words(len(marked))
+        for rank, position in enumerate(np.argsort(areas[marked, varying[0]])):
+            names[marked[position]] = f"{ranks[rank]} {class_names[varying[0]]}"
+    else:
+        names[first] = ", ".join(class_names[c] for c in foreground if areas[first, c])
+        for r in marked[1:]:
+            names[r] = _difference(maps, areas, first, r, class_names)
+    return _numbered(names)
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Add letters to names that occur several times."""
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    return [
+        f"{name} ({chr(ord('a') + names[:i].count(name))})" if name in repeated else name
+        for i, name in enumerate(names)
+    ]
+
+
+def _size_words(count: int) -> list[str]:
+    """Ranks by size: smaller and larger of two; smallest, 2nd smallest, ..., largest of more."""
+    if count == 2:
+        return ["smaller", "larger"]
+    between = [f"{i}{ {2: 'nd', 3: 'rd'}.get(i, 'th') } smallest" for i in range(2, count)]
+    return ["smallest", *(["medium"] if count == 3 else between), "largest"]
+
+
+def _all_sizes_differ(areas: Maps) -> bool:
+    """Whether none is empty and each exceeds the next smaller by more than `SAME_SIZE`."""
+    ordered = np.sort(areas)
+    return bool(ordered[0] > 0 and (ordered[1:] > ordered[:-1] * (1 + SAME_SIZE)).all())
+
+
+def _class_difference(maps: Maps, areas: Maps, c: int, first: int, other: int) -> tuple[float, str]:
+    """IoU of one class in two readings, and the word pattern of its difference, "" if it is about the same."""
+    a, b = maps[first] == c, maps[other] == c
+    before, after = int(areas[first, c]), int(areas[other, c])
+    iou = float((a & b).sum() / max(1, (a | b).sum()))
+    if before == after == 0:
+        return iou, ""
+    if after == 0:
+        return iou, "no {}"
+    if before == 0:
+        return iou, "with {}"
+    if max(before, after) > (1 + SAME_SIZE) * min(before, after):
+        return iou, "larger {}" if after > before else "smaller {}"
+    return iou, "{} elsewhere" if iou < 0.5 else ""
+
+
+def _difference(maps: Maps, areas: Maps, first: int, other: int, class_names: Sequence[str]) -> str:
+    """Differences of the reading `other` from the first, at most three, the strongest first."""
+    present = [c for c in range(1, len(class_names)) if areas[first, c] or areas[other, c]]
+    found = [(*_class_difference(maps, areas, c, first, other), class_names[c]) for c in present]
+    clear = sorted((iou, pattern.format(name)) for iou, pattern, name in found if pattern)
+    if clear:
+        return ", ".join(text for _, text in clear[:3])
+    return f"other shape of {min(found)[2]}"

@@ -1,0 +1,35 @@
+"""Questions about measurements: parsing and answering."""
+
+import numpy as np
+import pytest
+
+from stochseg.analysis import Measurement, Question
+from stochseg.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("longest diameter > 6 mm", Question("longest diameter", "", ">", 6.0, "mm")),
+        (" area of ground glass<=12.5mm2", Question("area", "ground glass", "<=", 12.5, "mm²")),
+        ("components == 2", Question("components", "", "==", 2.0, "")),
+    ],
+)
+def test_parsing_and_printing(text, question):
+    assert Question.parse(text) == question
+    assert Question.parse(str(question)) == question
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_threshold_must_be_finite(number):
+    with pytest.raises(UserError, match=number):
+        Question.parse(f"area > {number}")
+
+
+def test_answer_is_the_weight_of_the_samples_with_an_interval():
+    measured = Measurement("area", np.array([1.0, 5.0, 9.0]), np.array([0.5, 0.25, 0.25]), "mm²")
+    answer = Question.parse("area >= 5 mm2").answer(measured)
+    assert answer.probability == pytest.approx(0.5)
+    assert answer.interval[0] < 0.5 < answer.interval[1]
+    with pytest.raises(UserError, match="px².*mm²"):
+        Question.parse("area > 5 px2").answer(measured)
