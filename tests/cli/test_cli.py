@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+import tifffile
 import yaml
 from PIL import Image
 
@@ -98,9 +98,9 @@ def test_no_arguments_shows_help(run):
         (["trian"], "no such command 'trian'"),
         (["train"], "missing argument 'recipe'"),
         (["train", "x", "--color"], "no such option"),
-        (["sample", "model"], "missing argument 'images"),
+        (["predict", "model"], "missing argument 'input"),
         (["evaluate", "x", "--samples", "1"], "--samples"),
-        (["sample", "m", "i", "--seed", "-1"], "--seed"),
+        (["predict", "m", "i", "--seed", "-1"], "--seed"),
     ],
 )
 def test_misuse(run, arguments, says):
@@ -161,9 +161,9 @@ def test_a_device_that_is_not_there(run, config, tmp_path, device):
     assert f"device '{device}' cannot be used here" in messages
 
 
-@pytest.mark.parametrize("command", ["evaluate", "bench", "sample"])
+@pytest.mark.parametrize("command", ["evaluate", "bench", "predict"])
 def test_a_model_that_is_not_there(run, slice_png, tmp_path, command):
-    code, _, messages = run(command, tmp_path / "no" / "run", *([slice_png] if command == "sample" else []))
+    code, _, messages = run(command, tmp_path / "no" / "run", *([slice_png] if command == "predict" else []))
     assert code == 2
     assert str(tmp_path / "no" / "run") in messages
 
@@ -180,33 +180,6 @@ def test_a_second_run_in_the_same_folder(run, config, trained):
     code, _, messages = run("train", config, "--out", trained, "--device", "cpu")
     assert code == 2
     assert "already holds a run; go on with it with --resume" in messages
-
-
-def test_images_that_cannot_be_sampled(run, trained, tmp_path, slice_png):
-    Image.new("RGB", (16, 16)).save(tmp_path / "color.png")
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "other").mkdir()
-    Image.new("L", (16, 16)).save(tmp_path / "other/slice.png")
-    for files, says in {
-        ("color.png",): "trained on 1 channel(s), got 3; convert it to gray scale",
-        ("notes.txt",): "notes.txt cannot be read as an image",
-        ("absent.png",): "no such image",
-        ("other",): "is a folder; give image files",
-        ("slice.png", "other/slice.png"): "several images are called slice",
-    }.items():
-        code, _, messages = run("sample", trained, *(tmp_path / f for f in files), "--out", tmp_path / "out")
-        assert code == 2
-        assert says in messages
-    assert not (tmp_path / "out").exists()
-
-
-def test_samples_never_replace_what_is_not_samples(run, trained, tmp_path, slice_png):
-    (tmp_path / "slice").mkdir()
-    (tmp_path / "slice/notes.txt").write_text("precious")
-    code, _, messages = run("sample", trained, slice_png, "--out", tmp_path, "-n", 1)
-    assert code == 2
-    assert "is not replaced" in messages
-    assert (tmp_path / "slice/notes.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize("numbers", ["5,x", "0", "5,,6", "-3"])
@@ -298,32 +271,27 @@ def test_results_on_a_checkpoint_do_not_go_into_it(run, config, trained, folder_
     assert (tmp_path / "runs/run-last/report.html").exists()
 
 
-def test_sample(run, trained, slice_png, tmp_path):
-    for seed in (0, 0, 1):
-        code, out, _ = run("sample", trained, slice_png, "-n", 3, "--seed", seed, "--out", tmp_path / f"out-{seed}")
+def test_predict(run, trained, slice_png, tmp_path):
+    """Everything else about this command is in tests/inference."""
+    for seed in (0, 1):
+        arguments = ("-n", 3, "--seed", seed, "--overview", "--out", tmp_path / f"out-{seed}")
+        code, out, _ = run("predict", trained, slice_png, *arguments)
         assert code == 0
-        assert "overview.png" in out
-    folder = tmp_path / "out-0/slice"
-    with np.load(folder / "samples.npz") as arrays, np.load(tmp_path / "out-1/slice/samples.npz") as other:
-        labels = arrays["labels"]
-        assert (arrays["mean"] != other["mean"]).any()
-    assert labels.shape == (3, 16, 16)
-    for i in range(3):
-        with Image.open(folder / f"sample-{i:03d}.png") as picture:
-            assert picture.mode == "P"
-            assert (np.asarray(picture) == labels[i]).all()
-    assert {p.name for p in folder.iterdir()} >= {"fused.png", "overview.png"}
+        assert str(tmp_path / f"out-{seed}/slice") in out
+    first, second = (tifffile.imread(tmp_path / f"out-{seed}/slice/mean.tif") for seed in (0, 1))
+    assert (first != second).any()
+    assert (tmp_path / "out-0/slice/overview.png").is_file()
 
 
 def test_paths_are_printed_as_they_are(run, trained, slice_png, tmp_path):
     """Neither wrapped at the end of a line nor read as markup."""
     name = "[red]" + "long" * 40
     image = slice_png.rename(tmp_path / f"{name}.png")
-    code, out, _ = run("sample", trained, image, "-n", 1, "--out", tmp_path / "out")
+    code, out, _ = run("predict", trained, image, "-n", 1, "--out", tmp_path / "out")
     assert code == 0
     assert str(image) in out
-    code, _, messages = run("sample", trained, tmp_path / f"{name}-absent.png")
-    assert code == 2
+    code, _, messages = run("predict", trained, tmp_path / f"{name}-absent.png", "--out", tmp_path / "out")
+    assert code == 1
     assert f"{name}-absent.png" in messages
 
 

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 import stochseg.models.io as model_io
 from stochseg import files
 from stochseg.errors import UserError
-from stochseg.inference.outputs import write_samples
 from stochseg.models import create, load, save
 
 TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
@@ -186,19 +185,6 @@ def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
         with pytest.raises(UserError, match=r"is not a saved model, so it is not replaced; give .* new folder"):
             save(model, path)
     assert (tmp_path / "photos/cat.png").read_text() == (tmp_path / "file").read_text() == "precious"
-
-
-def test_samples_replace_samples_but_nothing_else(tmp_path):
-    model = create("unet-ce", 2, 1, **TINY)
-    image = torch.zeros(1, 1, 8, 8)
-    drawn = model.sample(image, 1)
-    for _ in range(2):
-        write_samples(tmp_path / "a", image, drawn, model.info)
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos/cat.png").write_text("precious")
-    with pytest.raises(UserError, match=r"is not a folder of samples, so it is not replaced"):
-        write_samples(tmp_path / "photos", image, drawn, model.info)
-    assert names(tmp_path) == ["a", "photos"]
 
 
 def test_extra_tensors_are_refused(saved):

@@ -380,14 +380,14 @@ def saved(tmp_path):
 
 def test_engines_by_name_on_the_command_line(run, saved, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / "a.png")
-    for command in ("sample", "evaluate"):
+    for command in ("predict", "evaluate"):
         assert all(name in run(command, "--help")[1] for name in ENGINES)
-    code, _, messages = run("sample", saved, tmp_path / "a.png", "--engine", "warp", "--out", tmp_path / "out")
+    code, _, messages = run("predict", saved, tmp_path / "a.png", "--engine", "warp", "--out", tmp_path / "out")
     assert code == 2
     assert "unknown engine 'warp'; known: bfloat16, compile, cuda-graphs, eager, onnx" in messages
     options = ("-n", 2, "--out", tmp_path / "out", "--device", "cpu", "--engine", "bfloat16")
-    assert run("sample", saved, tmp_path / "a.png", *options)[0] == 0
-    assert (tmp_path / "out/a/overview.png").is_file()
+    assert run("predict", saved, tmp_path / "a.png", *options)[0] == 0
+    assert json.loads((tmp_path / "out/a/result.json").read_text())["options"]["engine"] == "bfloat16"
 
 
 def test_export_on_the_command_line(run, saved, tmp_path):

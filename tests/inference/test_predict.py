@@ -81,6 +81,15 @@ def test_picture_formats(model, tmp_path, form):
     assert predict(model, [tmp_path / f"a.{form}"], tmp_path / "out", QUICK)[0].status == "done"
 
 
+def test_one_bit_and_palette_pictures_are_read_as_intensities(tmp_path):
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "bit.png")
+    assert read_picture(tmp_path / "bit.png").values[0].tolist() == [[255, 0]]
+    indexed = Image.fromarray(np.array([[0, 1]], np.uint8), mode="P")
+    indexed.putpalette([1, 2, 3, 4, 5, 6])
+    indexed.save(tmp_path / "indexed.png")
+    assert read_picture(tmp_path / "indexed.png").values[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (33, 17)])
 def test_any_size(model, tmp_path, size):
     Image.fromarray(gray(*size)).save(tmp_path / "a.png")
@@ -388,6 +397,17 @@ def test_complete_results_are_kept_and_broken_ones_made_again(model, tmp_path, m
     assert (tmp_path / "out/a/result.json").stat().st_mtime_ns == stamp
     assert (tmp_path / "out/b/mean.tif").exists()
     assert [o.status for o in predict(model, files, tmp_path / "out", QUICK, overwrite=True)] == ["done"] * 3
+
+
+def test_an_overview_is_added_to_results_without_one_and_kept_in_those_with_one(model, tmp_path):
+    Image.fromarray(gray()).save(tmp_path / "a.png")
+    status = []
+    for overview in (False, True, True, False):
+        options = QUICK.model_copy(update={"overview": overview})
+        (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", options)
+        status.append(outcome.status)
+    assert status == ["done", "done", "kept", "kept"]
+    assert (tmp_path / "out/a/overview.png").is_file()
 
 
 def test_results_of_something_else_are_not_taken_for_these(model, tmp_path):

@@ -244,6 +244,27 @@ def test_a_picture_gives_tiff_and_png(tmp_path):
     assert set(result["files"]) == {p.name for p in (tmp_path / "a").iterdir()} - {"result.json"}
 
 
+def test_more_classes_than_a_palette_has(tmp_path):
+    samples = drawn(1, classes=300)
+    info = DatasetInfo(num_classes=300, image_channels=1)
+    prediction = Prediction(StackResult.from_samples(samples), Stack(np.zeros((1, 12, 10))), info)
+    write_result(tmp_path / "a", prediction, FACTS)
+    assert (tifffile.imread(tmp_path / "a/fused.tif") == samples.fused()[0].numpy()).all()
+    assert not (tmp_path / "a/fused.png").exists()
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 10), (1, 12, 10, 3), (1, 600, 20)])
+def test_an_overview_on_request(tmp_path, shape):
+    samples = drawn(shape[0], 11, *shape[1:3])
+    prediction = predicted(samples, Stack(np.zeros(shape, np.uint8)), overview=True)
+    write_result(tmp_path / "a", prediction, FACTS)
+    assert "overview.png" in json.loads((tmp_path / "a/result.json").read_text())["files"]
+    with Image.open(tmp_path / "a/overview.png") as picture:
+        assert min(picture.size) > 300
+    write_result(tmp_path / "a", predicted(samples, Stack(np.zeros(shape, np.uint8))), FACTS)
+    assert not (tmp_path / "a/overview.png").exists()
+
+
 def test_sizes_are_in_millimeters_where_the_lattice_knows_them(tmp_path):
     affine = np.diag([0.5, 2.0, 3.0, 1.0])
     for s, unit, size in ((1, "mm2", 1.0), (5, "mm3", 3.0)):

@@ -10,8 +10,6 @@ from PIL import Image
 
 from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms
-from stochseg.errors import UserError
-from stochseg.inference.outputs import read_image, write_labels, write_samples
 from stochseg.plotting import figures
 from stochseg.reports.page import Section, write_page
 from stochseg.types import DatasetInfo, Example, Normalization, Samples
@@ -78,52 +76,6 @@ def test_images_of_any_range_and_channels_are_shown(channels, scale):
         np.testing.assert_allclose(shown, raw.permute(1, 2, 0) / 255, atol=1e-5)
 
 
-# --- files of samples -------------------------------------------------------------------------------------
-
-
-def test_more_classes_than_a_palette_has(tmp_path):
-    labels = torch.arange(256, 272).view(4, 4)
-    write_labels(tmp_path / "many.png", labels, DatasetInfo(num_classes=300, image_channels=1))
-    with Image.open(tmp_path / "many.png") as picture:
-        assert (np.asarray(picture) == labels.numpy()).all()
-
-
-def test_sample_files_hold_the_labels(tmp_path):
-    info = DatasetInfo(num_classes=3, image_channels=1, palette=("#000000", "#ff0000", "#00ff00"))
-    drawn = samples(2, classes=3)
-    folder = write_samples(tmp_path / "a", torch.zeros(1, 1, 16, 16), drawn, info)
-    assert {p.name for p in folder.iterdir()} == {
-        *("sample-000.png", "sample-001.png", "fused.png", "overview.png", "samples.npz")
-    }
-    for i in range(2):
-        with Image.open(folder / f"sample-{i:03d}.png") as picture:
-            assert picture.mode == "P"
-            assert (np.asarray(picture) == drawn.labels[0, i].numpy()).all()
-            assert picture.getpalette()[:9] == [0, 0, 0, 255, 0, 0, 0, 255, 0]
-    with np.load(folder / "samples.npz") as arrays:
-        assert (arrays["labels"] == drawn.labels[0].numpy()).all()
-        np.testing.assert_allclose(arrays["mean"], drawn.mean[0])
-        assert arrays["weights"].sum() == pytest.approx(1)
-
-
-def test_one_bit_and_palette_pictures_are_read_as_intensities(tmp_path):
-    Image.fromarray(np.array([[True, False]])).save(tmp_path / "bit.png")
-    assert read_image(tmp_path / "bit.png").tolist() == [[255, 0]]
-    indexed = Image.fromarray(np.array([[0, 1]], np.uint8), mode="P")
-    indexed.putpalette([1, 2, 3, 4, 5, 6])
-    indexed.save(tmp_path / "indexed.png")
-    assert read_image(tmp_path / "indexed.png").tolist() == [[[1, 2, 3], [4, 5, 6]]]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"), [("no.png", "no such image"), ("", "is a folder; give image files"), ("text.png", "cannot be")]
-)
-def test_what_is_no_picture_is_refused(tmp_path, name, says):
-    (tmp_path / "text.png").write_text("hello")
-    with pytest.raises(UserError, match=says):
-        read_image(tmp_path / name)
-
-
 # --- the page ---------------------------------------------------------------------------------------------
 
 
@@ -135,7 +87,7 @@ def test_the_page_holds_its_sections_and_pictures_and_escapes_text(tmp_path):
         "Lead",
         [
             Section("First", "text <script>alert(1)</script>", tmp_path / "red.png"),
-            Section("Second", rows=[("GED <16>", "0.2")], code="stochseg sample 'a & b'"),
+            Section("Second", rows=[("GED <16>", "0.2")], code="stochseg predict 'a & b'"),
         ],
     )
     text = page.read_text()

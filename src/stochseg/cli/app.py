@@ -110,55 +110,6 @@ def train(
         console.print(f"done: {out}. Next: stochseg evaluate {out}", **PLAIN)
 
 
-@app.command()
-def sample(
-    model: Annotated[Path, typer.Argument(help="A run folder, a saved model, or a shipped one by name (lidc).")],
-    images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, TIFF, NIfTI or DICOM slices.")],
-    out: Annotated[Path, typer.Option(help="Where to write, one folder an image.")] = Path("samples"),
-    samples: Samples = 16,
-    steps: Steps = None,
-    sampler: SamplerName = None,
-    grid: GridName = None,
-    noise: NoiseName = None,
-    seed: Seed = 0,
-    engine: Engine = "eager",
-    device: Device = "auto",
-) -> None:
-    """Draw plausible label maps of images: label PNGs, mean, entropy, an overview picture, and all in samples.npz."""
-    from rich.progress import Progress
-
-    from stochseg.devices import pick_device
-    from stochseg.inference import with_engine
-    from stochseg.inference.outputs import read_image, write_samples
-    from stochseg.models import load
-
-    twice = {file.stem for i, file in enumerate(images) if file.stem in {other.stem for other in images[:i]}}
-    if twice:
-        raise UserError(
-            f"several images are called {', '.join(sorted(twice))}, and each would be written to the folder of that "
-            "name; sample them one after the other with another --out"
-        )
-    network = with_engine(load(model, device=pick_device(device)), engine)
-    for file in images:  # a mistake in the last one is told before the first is sampled
-        network.prepare(read_image(file))
-    with Progress(console=messages, transient=True) as bar:
-        for file in images:
-            image = network.prepare(read_image(file))
-            task = bar.add_task(file.name)
-            drawn = network.sample(
-                image,
-                samples,
-                seed=seed,
-                steps=steps,
-                sampler=sampler,
-                grid=grid,
-                noise=noise,
-                progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),
-            )
-            folder = write_samples(out / file.stem, image, drawn.to("cpu"), network.info)
-            console.print(f"{file} -> {folder}/overview.png", **PLAIN)
-
-
 @app.command(
     epilog="Exit code 0: all done; 1: some inputs were skipped, each with its reason; 2: nothing was begun. "
     "An interrupted call goes on where it stopped."
@@ -195,6 +146,9 @@ def predict(
         ),
     ] = None,
     overlap: Annotated[int, typer.Option(min=8, help="Pixels that neighboring windows share.")] = 96,
+    overview: Annotated[
+        bool, typer.Option("--overview", help="Also write overview.png, a picture of all samples, per input.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Do inputs again that have a result.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -218,6 +172,7 @@ def predict(
         tile=tile,
         overlap=overlap,
         axis=axis,
+        overview=overview,
     )
     network = load(model, device=pick_device(device))
     with Progress(console=messages, transient=True) as bar:

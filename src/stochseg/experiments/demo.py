@@ -60,7 +60,7 @@ def run_demo(out: Path, console: Console, *, overrides: tuple[str, ...] = ()) ->
         f"\nLook at [bold]{page}[/] (open it in a browser) and {written['samples']}.\n"
         f"Mode frequencies are within {metrics['mode_tv']:.3f} of the truth (total variation, 0 is perfect), and a "
         f"sample overlaps its nearest true reading by {metrics['mode_iou']:.2f} IoU.\n"
-        f"Next: stochseg sample {out} {out}/images/{data[0].id}.png",
+        f"Next: stochseg predict {out} {out}/images/{data[0].id}.png --overview",
         highlight=False,
     )
     return result
@@ -98,7 +98,7 @@ def _page(out: Path, result: Evaluation, pictures: dict[str, Path]) -> Path:
             Section("Training", picture_file=pictures["training"]),
             Section(
                 "Go on",
-                code=f"stochseg sample {out} {out}/images/phantom-test-00000.png --samples 16\n"
+                code=f"stochseg predict {out} {out}/images/phantom-test-00000.png --samples 16 --overview\n"
                 f"stochseg evaluate {out} --samples 100 --curve 5,10,25\n"
                 "stochseg train phantom-tiny data.options.variant=multiclass --out runs/multiclass",
             ),

@@ -51,7 +51,9 @@ def is_complete(folder: Path, files: Sequence[dict[str, str]], plan: Plan) -> bo
     names = record.get("files")
     if not names or not all((folder / str(name)).is_file() for name in names):
         return False
-    options = plan.options.model_dump(mode="json")
+    if plan.options.overview and "overview.png" not in names:
+        return False
+    options = plan.options.model_dump(mode="json", exclude={"overview"})
     changed = [key for key, value in options.items() if record.get("options", {}).get(key) != value]
     if record.get("model", {}).get("sha256") != plan.digest:
         changed.append("model")

@@ -227,7 +227,7 @@ def _write(job: Job, plan: Plan, folder: Path) -> None:
         "device": str(model.device),
         "versions": _versions(),
     }
-    write_result(folder, Prediction(job.result, job.stack, model.info, model.name), facts)
+    write_result(folder, Prediction(job.result, job.stack, model.info, model.name, plan.options.overview), facts)
     job.result = None  # frees its memory for the next inputs
 
 

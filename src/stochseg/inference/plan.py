@@ -34,6 +34,7 @@ class Options(Config):
     )
     overlap: int = Field(96, ge=8, description="pixels that neighboring windows share")
     axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
+    overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
     @property
     def sampling(self) -> dict[str, Any]:
