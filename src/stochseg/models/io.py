@@ -16,6 +16,7 @@ from stochseg.errors import UserError
 from stochseg.files import is_junk, recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.registry import build
+from stochseg.networks import rename_old_tensors
 from stochseg.types import DatasetInfo
 
 FORMAT = "stochseg-model"
@@ -119,7 +120,7 @@ def find_model(path: Path) -> Path:
 
 def load_weights(model: StochasticSegmenter, file: Path, without: Collection[str] = ()) -> None:
     """Fill the model from a safetensors file that holds exactly its tensors, or all but those named in `without`."""
-    weights = read_tensors(file)
+    weights = rename_old_tensors(model, read_tensors(file))
     expected = {key: value for key, value in model.state_dict().items() if key not in without}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing or extra:

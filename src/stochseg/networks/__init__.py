@@ -1,4 +1,4 @@
-"""Networks: shapes in, logits out."""
+"""Networks: denoisers, U-Nets, image encoders and tiling."""
 
 from stochseg.networks.continuous import ContinuousUNet
 from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser
@@ -11,6 +11,7 @@ from stochseg.networks.encoders import (
     TimmEncoder,
     load_pretrained_encoder,
     make_encoder,
+    rename_old_tensors,
 )
 from stochseg.networks.shapes import pad_to_multiple
 from stochseg.networks.tiles import Tiled, blended, check_tiling
@@ -38,4 +39,5 @@ __all__ = [
     "load_pretrained_encoder",
     "make_encoder",
     "pad_to_multiple",
+    "rename_old_tensors",
 ]

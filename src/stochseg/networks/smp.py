@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
 from stochseg.networks.hrnet import HRNet
-from stochseg.networks.pretrained import adapt_channels, check_arrived, read_weights
+from stochseg.networks.weight_files import adapt_channels, check_loaded, read_weights
 
 HRNET = "hrnet"
 UNIVERSAL = "tu-"
@@ -41,7 +41,7 @@ def build_network(
         if known is not None:
             if not encoder.startswith(UNIVERSAL):
                 _fill(network.encoder, known)
-            check_arrived(network.encoder, known, str(weights))
+            check_loaded(network.encoder, known, str(weights))
     except UserError:
         raise
     except (KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:

@@ -141,11 +141,11 @@ def test_a_saved_model_does_not_need_the_file_it_began_from(test_resnet, tmp_pat
 
 def test_weights_of_another_network_are_refused(tmp_path):
     torch.save(timm.create_model("test_convnext").state_dict(), tmp_path / "other.pth")
-    with pytest.raises(UserError, match="is of another network"):
+    with pytest.raises(UserError, match="another network"):
         create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(tmp_path / "other.pth"))
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "no file"), (b"text", "cannot be read")])
+@pytest.mark.parametrize(("content", "says"), [(None, "no file"), (b"text", "cannot read")])
 def test_a_missing_or_damaged_file_is_named(tmp_path, content, says):
     file = tmp_path / "weights.pth"
     if content is not None:
@@ -156,7 +156,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path, content, says):
 
 def test_a_file_with_code_is_not_run(tmp_path):
     torch.save({"state_dict": print}, tmp_path / "code.pth")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"cannot read .*code\.pth"):
         create("smp:unet/tu-test_resnet", 2, 1, **SMALL, encoder_weights=str(tmp_path / "code.pth"))
 
 

@@ -1,58 +1,65 @@
-"""Features of a fixed data set kept on disk: computed at the first pass, read at all others."""
+"""Image features on disk, for data that are the same in every epoch."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from stochseg.errors import UserError
 
+if TYPE_CHECKING:
+    from stochseg.networks.encoders.base import ImageEncoder
+
+Floats = npt.NDArray[np.float32]
+
 
 class FeatureCache:
-    """One float32 .npy file an image, named by the image's content and by the encoder's weights: a changed image or
-    encoder is another file, never a wrong answer. Several processes may share the folder.
+    """One float32 .npy file per image, named by a hash of the image and of the encoder's weights.
 
-    A folder that does not exist (a model taken to another machine) is not made: features are computed as without it.
+    A changed image or encoder is thus another file. Several processes may share the folder. A missing folder (a model
+    on another machine) is not created: features are then computed without the cache.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._encoder = b""
 
-    def __call__(self, encoder: nn.Module, image: Tensor) -> Tensor:
-        """encoder: with `features`; image: "b c h w"."""
+    def __call__(self, encoder: ImageEncoder, image: Tensor) -> Tensor:
+        """Return the features of images "b c h w"; compute and store only those that are missing."""
         if not self.folder.is_dir():
             return encoder.features(image)
         self._encoder = self._encoder or fingerprint(encoder)
         files = [self.folder / f"{self._name(row)}.npy" for row in image.detach().float().cpu().numpy()]
         missing = [i for i, file in enumerate(files) if not file.is_file()]
-        fresh = dict(zip(missing, encoder.features(image[missing]), strict=True)) if missing else {}
-        for i, value in fresh.items():
+        computed = dict(zip(missing, encoder.features(image[missing]), strict=True)) if missing else {}
+        for i, value in computed.items():
             _write(files[i], value.float().cpu().numpy())
-        rows = [fresh[i] if i in fresh else _read(file).to(image) for i, file in enumerate(files)]
+        rows = [computed[i] if i in computed else _read(file) for i, file in enumerate(files)]
         return torch.stack([row.to(image) for row in rows])
 
-    def _name(self, image: np.ndarray) -> str:
+    def _name(self, image: Floats) -> str:
         content = np.ascontiguousarray(image).tobytes() + repr(image.shape).encode() + self._encoder
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def fingerprint(module: nn.Module) -> bytes:
-    """What tells two encoders apart: their kind, and all their tensors, constants included."""
+    """Hash of an encoder: its kind and all its tensors, constants included."""
     digest = hashlib.blake2b(f"{type(module).__name__} {getattr(module, 'name', '')}".encode(), digest_size=16)
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(name.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
     return digest.digest()
 
 
-def _write(file: Path, value: np.ndarray) -> None:
-    """All or nothing: another process may read at the same time."""
+def _write(file: Path, value: Floats) -> None:
+    """Write the whole file or nothing: another process may be reading."""
     scratch = file.with_name(f"{uuid4().hex}.part")
     with scratch.open("wb") as stream:
         np.save(stream, value, allow_pickle=False)
@@ -63,4 +70,4 @@ def _read(file: Path) -> Tensor:
     try:
         return torch.from_numpy(np.load(file, allow_pickle=False))
     except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{file}: a damaged file in the feature cache ({error}); delete it") from None
+        raise UserError(f"{file}: damaged file in the feature cache ({error}); delete it") from None

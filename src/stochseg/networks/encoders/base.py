@@ -1,0 +1,81 @@
+"""The interface of image encoders and the config that selects one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from stochseg.config import Config
+from stochseg.networks.encoders.feature_cache import FeatureCache
+
+
+class EncoderConfig(Config):
+    """Choice of frozen image features, or none."""
+
+    encoder: str | None = Field(
+        None, description="frozen image features at 1/8: hog, efficientnet-lite0, or timm:NAME for a model of timm"
+    )
+    encoder_weights: str | None = Field(
+        None, description='weights of timm:NAME: a file, "download" (by timm), or "random" (for experiments)'
+    )
+    encoder_range: tuple[float, float] = Field(
+        (0.0, 255.0), description="raw intensities that a pretrained encoder sees as black and as white"
+    )
+    encoder_cache: str | None = Field(
+        None, description="folder that caches the features of each image, for data without augmentation"
+    )
+
+
+class ImageEncoder(nn.Module):
+    """Frozen network from an image "b c h w" (h, w multiples of 8) to features "b channels h/8 w/8".
+
+    A subclass sets `channels` and implements `features`, which resamples to 1/8 if its own stride differs. The weights
+    are part of a saved model, so that loading it needs neither the original file nor a download.
+    """
+
+    channels: int
+    cache: FeatureCache | None = None
+
+    def features(self, image: Tensor) -> Tensor:
+        """Compute the features, without the cache."""
+        raise NotImplementedError
+
+    def load_pretrained(self, weights: str | None) -> None:
+        """Load pretrained weights if the encoder has any; `weights` as in `EncoderConfig.encoder_weights`."""
+
+    def current_name(self, name: str) -> str:
+        """Return the current name of a tensor that an older version saved as `name`, both relative to the encoder."""
+        return name
+
+    @torch.no_grad()
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the features, from the cache if there is one."""
+        return self.features(image) if self.cache is None else self.cache(self, image)
+
+    def train(self, mode: bool = True) -> ImageEncoder:
+        """Stay in evaluation mode: normalization statistics must not move while the rest of the model trains."""
+        return super().train(False)
+
+
+def rename_old_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the tensors of image encoders in an older saved model their current names.
+
+    Args:
+        model: The model to load them into; its encoders answer `current_name`.
+        tensors: A state of the model, with old or current names.
+
+    Returns:
+        The same tensors under current names.
+    """
+    encoders = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, ImageEncoder)}
+
+    def rename(key: str) -> str:
+        for prefix, encoder in encoders.items():
+            if key.startswith(prefix):
+                return prefix + encoder.current_name(key.removeprefix(prefix))
+        return key
+
+    return {rename(key): value for key, value in tensors.items()}

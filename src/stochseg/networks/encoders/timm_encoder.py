@@ -1,0 +1,117 @@
+"""Any model of timm as an image encoder."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stochseg.errors import UserError
+from stochseg.extras import require
+from stochseg.networks.encoders.base import EncoderConfig
+from stochseg.networks.encoders.pretrained import DOWNLOAD, RANDOM, PretrainedEncoder
+from stochseg.networks.unet import FEATURE_STRIDE
+from stochseg.networks.weight_files import check_loaded, read_weights
+from stochseg.types import DatasetInfo
+
+PREFIX = "timm:"
+
+
+class TimmEncoder(PretrainedEncoder):
+    """Any model of timm: the keys of the last block of a ViT, the map nearest to 1/8 of any other network.
+
+    The keys of DINO's ViT-S/8 (`timm:vit_small_patch8_224.dino`) are the CCDM paper's features: 384 channels at 1/8,
+    without the class token. Images whose size is not a multiple of a ViT's patch are first resized to the nearest one.
+    """
+
+    body: Any  # a network of timm, which has no type hints
+
+    def __init__(self, info: DatasetInfo, config: EncoderConfig):
+        super().__init__(info, config)
+        self.architecture = str(config.encoder).removeprefix(PREFIX)
+        self.options = self._find_options()
+        self.body = self._build()
+        self.is_vit = self._is_vit(self.body)
+        self.channels = int(self.body.embed_dim if self.is_vit else self.body.feature_info.channels()[-1])
+        own = self.timm.data.resolve_data_config(pretrained_cfg=dict(self.body.pretrained_cfg))
+        self.set_normalization(tuple(own["mean"]), tuple(own["std"]))
+
+    @property
+    def timm(self) -> Any:
+        """The package timm."""
+        return require("timm", "zoo", f"the encoder {self.name}")
+
+    def _is_vit(self, body: nn.Module) -> bool:
+        return isinstance(body, self.timm.models.vision_transformer.VisionTransformer)
+
+    def _find_options(self) -> dict[str, Any]:
+        """Keywords that build this model as a feature extractor for images of any size."""
+        if not self.timm.models.is_model(self.architecture.partition(".")[0]):
+            raise UserError(f"encoder {self.name!r}: timm has no model {self.architecture!r}; see timm.list_models()")
+        with torch.device("meta"):
+            if self._is_vit(self.timm.create_model(self.architecture, num_classes=0)):
+                return {"num_classes": 0, "dynamic_img_size": True}
+            try:
+                levels = self.timm.create_model(self.architecture, features_only=True).feature_info.reduction()
+            except (RuntimeError, AttributeError, AssertionError, TypeError) as error:
+                raise UserError(
+                    f"encoder {self.name!r}: timm has no feature maps of this model ({error}); use a ViT or a "
+                    "convolutional network"
+                ) from None
+        level = min(range(len(levels)), key=lambda i: abs(math.log2(levels[i] / FEATURE_STRIDE)))
+        sized = {"strict_img_size": False} if self.architecture.startswith("swin") else {}
+        return {"features_only": True, "out_indices": (level,), **sized}
+
+    def _build(self, **pretrained: Any) -> Any:
+        return self.timm.create_model(self.architecture, **self.options, **pretrained)
+
+    def load_pretrained(self, weights: str | None) -> None:
+        if weights is None:
+            raise UserError(
+                f"encoder {self.name!r} is frozen and needs pretrained weights; set encoder_weights to a file or to "
+                f'"{DOWNLOAD}" to download them with timm'
+            )
+        if weights == RANDOM:
+            return
+        if weights == DOWNLOAD:
+            self.body = self._build(pretrained=True)
+            return
+        tensors = read_weights(weights)
+        try:
+            self.body = self._build(pretrained=True, pretrained_cfg_overlay={"file": weights})
+        except (RuntimeError, KeyError) as error:
+            detail = str(error.args[0] if error.args else error).splitlines()[0]
+            raise UserError(
+                f"pretrained weights: {weights} belongs to another network than {self.architecture}: {detail}"
+            ) from None
+        check_loaded(self.body, tensors, weights)
+
+    def features(self, image: Tensor) -> Tensor:
+        normalized = self.renormalize(image)
+        maps = self._keys(normalized) if self.is_vit else self._map(normalized)
+        return self.resize_to_eighth(maps, image)
+
+    def _map(self, image: Tensor) -> Tensor:
+        maps: Tensor
+        (maps,) = self.body(image)
+        return maps.permute(0, 3, 1, 2) if getattr(self.body, "output_fmt", None) == "NHWC" else maps
+
+    def _keys(self, image: Tensor) -> Tensor:
+        """Keys of the last block: a linear map of the tokens that enter it, so that its attention is not computed."""
+        patch = self.body.patch_embed.patch_size
+        grid = [max(1, round(n / p)) for n, p in zip(image.shape[-2:], patch, strict=True)]
+        size = [n * p for n, p in zip(grid, patch, strict=True)]
+        if list(image.shape[-2:]) != size:
+            image = F.interpolate(image, size=size, mode="bilinear", align_corners=False, antialias=True)
+        before_last = len(self.body.blocks) - 2
+        (tokens,) = self.body.forward_intermediates(
+            image, indices=[before_last], stop_early=True, output_fmt="NLC", intermediates_only=True
+        )
+        block = self.body.blocks[-1]
+        keys = slice(self.body.embed_dim, 2 * self.body.embed_dim)
+        weight, bias = block.attn.qkv.weight, block.attn.qkv.bias
+        out = F.linear(block.norm1(tokens), weight[keys], None if bias is None else bias[keys])
+        return out.transpose(1, 2).reshape(len(image), -1, *grid)

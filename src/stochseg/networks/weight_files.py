@@ -1,0 +1,67 @@
+"""Pretrained weights in local files: read without running code, and checked after loading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from stochseg.errors import UserError
+
+WRAPPERS = ("state_dict", "model", "teacher")
+"""Keys under which training scripts store the weights."""
+
+
+def read_weights(file: str | Path) -> dict[str, Tensor]:
+    """Read the named tensors of a .safetensors file or of a file of torch.save, without running code of the file."""
+    file = Path(file)
+    if not file.is_file():
+        raise UserError(f"pretrained weights: no file {file}; download it first or leave encoder_weights out")
+    try:
+        content = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, map_location="cpu", weights_only=True)
+        )
+    except Exception as error:  # readers raise many kinds for damaged files
+        detail = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"pretrained weights: cannot read {file} ({detail})") from None
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not any(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"pretrained weights: {file} contains no named tensors")
+    return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+
+
+def adapt_channels(weight: Tensor, channels: int) -> Tensor:
+    """Adapt an input convolution for RGB, "out 3 kh kw", to another number of channels at the same output scale."""
+    colors = weight.shape[1]
+    if channels == 1:
+        return weight.sum(1, keepdim=True)
+    return weight.repeat(1, -(-channels // colors), 1, 1)[:, :channels] * (colors / channels)
+
+
+def check_loaded(module: nn.Module, weights: Mapping[str, Tensor], file: str | Path) -> None:
+    """Raise UserError unless nearly all matrices of the module have the value of a tensor in the file.
+
+    Libraries load the tensors that fit and silently skip the rest. A few may differ on purpose: the input convolution
+    and position embeddings.
+    """
+    known = {_digest(value) for value in weights.values() if value.ndim > 1}
+    matrices = [(name, value) for name, value in module.named_parameters() if value.ndim > 1]
+    lost = [name for name, value in matrices if _digest(value) not in known]
+    if len(lost) > max(2, len(matrices) // 10):
+        raise UserError(
+            f"pretrained weights: {file} belongs to another network: {len(lost)} of {len(matrices)} tensors are "
+            f"missing (first: {lost[0]!r})"
+        )
+
+
+def _digest(value: Tensor) -> tuple[object, ...]:
+    """Numbers that identify a tensor regardless of its name."""
+    value = value.detach().float()
+    return (value.numel(), *(round(float(x), 3) for x in (value.sum(), value.abs().sum())))

@@ -1,0 +1,201 @@
+"""Encoders of timm: normalization, features, weights, and models that contain one."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from stochseg.errors import UserError
+from stochseg.extras import repair_torchvision
+from stochseg.models import create, load, save
+from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stochseg.training.loop import moving_average
+from tests.support.encoders import CNN, UNET, VIT, encoder, image, info
+
+repair_torchvision()
+timm = pytest.importorskip("timm")
+
+DINO = "timm:vit_small_patch8_224.dino"
+MEAN, STD = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Files as timm saves them, by model; made once."""
+    folder, made = tmp_path_factory.mktemp("weights"), {}
+
+    def file(name):
+        if name not in made:
+            torch.manual_seed(5)
+            made[name] = timm.create_model(name.removeprefix("timm:")), folder / f"{len(made)}.pth"
+            torch.save(made[name][0].state_dict(), made[name][1])
+        return made[name][0].eval(), str(made[name][1])
+
+    return file
+
+
+# --- normalization ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalization", [{}, {"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}])
+def test_images_are_normalized_as_in_pretraining(normalization):
+    data = info(3, **normalization)
+    raw = torch.randint(256, (1, 3, 16, 16)).float()
+    seen = encoder("timm:test_resnet.r160_in1k", data=data).renormalize(data.normalization(raw))
+    own = timm.create_model("test_resnet.r160_in1k").pretrained_cfg
+    mean, std = (torch.tensor(own[key]).view(3, 1, 1) for key in ("mean", "std"))
+    torch.testing.assert_close(seen, (raw / 255 - mean) / std, rtol=1e-4, atol=1e-4)
+
+
+def test_gray_fills_the_three_channels():
+    gray = image(1)
+    torch.testing.assert_close(encoder(CNN, 1)(gray), encoder(CNN, 3)(gray.expand(-1, 3, -1, -1)))
+
+
+def test_encoder_range_maps_other_intensities_to_black_and_white():
+    """CT from -1000 to 400 Hounsfield units looks like a photograph from 0 to 255."""
+    raw = torch.rand(1, 1, 16, 16)
+    ct = encoder(CNN, data=info(1, mean=(-300.0,), std=(200.0,)), encoder_range=(-1000.0, 400.0))
+    plain = encoder(CNN, data=info(1))
+    torch.testing.assert_close(
+        ct.renormalize((raw * 1400 - 1000 + 300) / 200),
+        plain.renormalize((raw * 255 - 127.5) / 127.5),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_impossible_images_and_ranges_are_refused():
+    with pytest.raises(UserError, match=r"test_resnet.*4 channels.*hog"):
+        encoder(CNN, 4)
+    with pytest.raises(UserError, match=r"encoder_range.*\(5\.0, 5\.0\)"):
+        encoder(CNN, 3, encoder_range=(5.0, 5.0))
+
+
+# --- features -----------------------------------------------------------------------------------------------------
+
+
+def keys_by_hook(model, seen):
+    """The keys of the last block, recorded in a whole forward pass, "b c h w" at the patch's stride."""
+    outputs = []
+    handle = model.blocks[-1].attn.qkv.register_forward_hook(lambda module, given, out: outputs.append(out))
+    with torch.no_grad():
+        model.forward_features(seen)
+    handle.remove()
+    tokens = outputs[0].chunk(3, dim=-1)[1][:, model.num_prefix_tokens :]
+    h, w = (n // p for n, p in zip(seen.shape[-2:], model.patch_embed.patch_size, strict=True))
+    return tokens.transpose(1, 2).unflatten(2, (h, w))
+
+
+def test_dino_features_are_the_keys_of_the_last_block(weights):
+    """ViT-S/8: 384 channels at 1/8 without any resizing."""
+    _, file = weights(DINO)
+    made = encoder(DINO, weights=file)
+    reference = timm.create_model("vit_small_patch8_224.dino", dynamic_img_size=True, num_classes=0).eval()
+    reference.load_state_dict(torch.load(file, weights_only=True))
+    x = image(h=32, w=48)
+    assert sum(p.numel() for p in made.parameters()) == pytest.approx(21.7e6, rel=0.01)
+    torch.testing.assert_close(made.renormalize(x), ((x + 1) / 2 - MEAN) / STD, rtol=1e-4, atol=1e-4)
+    out = made(x)
+    assert made.channels == 384
+    assert out.shape == (2, 384, 4, 6)
+    torch.testing.assert_close(out, keys_by_hook(reference, made.renormalize(x)), rtol=1e-3, atol=1e-4)
+
+
+def test_the_keys_of_a_coarser_vit_are_resized():
+    made = encoder(VIT)
+    x = image(h=32, w=48)
+    assert made.body.patch_embed.patch_size == (16, 16)
+    coarse = keys_by_hook(made.body, made.renormalize(x))
+    expected = F.interpolate(coarse, size=(4, 6), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(made(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (24, 40)])
+@pytest.mark.parametrize("name", [VIT, CNN, "timm:test_convnext"])
+def test_any_size_gives_a_map_at_an_eighth(name, size):
+    made = encoder(name)
+    out = made(image(h=size[0], w=size[1]))
+    assert out.shape == (2, made.channels, size[0] // 8, size[1] // 8)
+    assert torch.isfinite(out).all()
+
+
+def test_a_name_unknown_to_timm_is_refused():
+    with pytest.raises(UserError, match=r"vit_tremendous.*list_models"):
+        encoder("timm:vit_tremendous")
+
+
+# --- weights ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [VIT, CNN])
+def test_the_weights_of_the_file_are_loaded(weights, name):
+    model, file = weights(name)
+    own, known = encoder(name, weights=file).body.state_dict(), model.state_dict()
+    shared = [key for key in own if key in known]
+    assert len(shared) > 10
+    assert all(torch.equal(own[key], known[key]) for key in shared)
+
+
+def test_a_frozen_encoder_without_weights_is_refused():
+    with pytest.raises(UserError, match=r'test_resnet.*encoder_weights.*"download"'):
+        create("unet-ce", 2, 3, encoder=CNN, **UNET)
+
+
+@pytest.mark.parametrize("name", [VIT, "timm:test_convnext"])
+def test_weights_of_another_network_are_refused(weights, name):
+    _, file = weights(CNN)
+    with pytest.raises(UserError, match=rf"{file}.*another network"):
+        encoder(name, weights=file)
+
+
+@pytest.mark.parametrize("name", [VIT, "efficientnet-lite0"])
+def test_a_missing_package_names_the_extra(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UserError, match=rf"{name} needs timm; .*stochseg\[zoo\]"):
+        encoder(name)
+
+
+# --- in a model ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ccdm", "unet-ce"])
+def test_a_saved_model_contains_its_encoder_and_needs_no_file(tmp_path, name):
+    torch.manual_seed(1)
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "w.pth")
+    model = create(name, 2, 1, encoder=CNN, encoder_weights=str(tmp_path / "w.pth"), **UNET)
+    folder = save(model, tmp_path / "model")
+    (tmp_path / "w.pth").unlink()
+    again = load(folder)
+    own, other = model.state_dict(), again.state_dict()
+    assert any("encoder.body" in key for key in own)
+    assert all(torch.equal(own[key], other[key]) for key in own)
+    x = image(1, 16, 16)
+    options = {"steps": 2} if name == "ccdm" else {}
+    assert torch.equal(model.sample(x, 1, **options).mean, again.sample(x, 1, **options).mean)
+
+
+def test_the_state_of_a_run_leaves_the_encoder_out(tmp_path):
+    def parts(seed):
+        torch.manual_seed(seed)
+        model = create("unet-ce", 2, 1, encoder=CNN, encoder_weights="random", **UNET)
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        return model, moving_average(model, 0.9), optimizer
+
+    model, ema, optimizer = parts(0)
+    before = copy.deepcopy(model.encoder.state_dict())
+    model(image(1, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.int64))["loss"].backward()
+    optimizer.step()
+    ema.update_parameters(model)
+    assert all(torch.equal(value, before[key]) for key, value in ema.module.encoder.state_dict().items())
+    save_checkpoint(tmp_path / "last", model, ema, optimizer, Progress(step=1))
+    assert not any(key.startswith("encoder.") for key in load_file(tmp_path / "last/state/model.safetensors"))
+    other = parts(1)
+    load_checkpoint(tmp_path / "last", *other)
+    for mine, theirs in ((model, other[0]), (ema.module, other[1].module)):
+        assert all(torch.equal(value, mine.state_dict()[key]) for key, value in theirs.state_dict().items())
