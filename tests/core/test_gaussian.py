@@ -58,8 +58,9 @@ def test_the_marginal_is_that_of_single_noisy_steps(process):
         assert (one - zero) ** 2 == pytest.approx(variance, rel=1e-12)
 
 
-def test_x0_and_noise_are_found_again(process):
-    x0, eps = torch.randn(2, T, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("space", [(4,), (2, 2), (2, 1, 2)])
+def test_x0_and_noise_are_found_again(process, space):
+    x0, eps = torch.randn(2, T, 3, *space, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     t = torch.arange(1, T + 1)
     x_t = process.q_sample(x0, t, eps)
     torch.testing.assert_close(process.predict_x0(x_t, eps, t), x0, rtol=0, atol=1e-9)
@@ -197,6 +198,25 @@ def test_a_learned_variance_is_used():
     x_s = gaussian_step("ddpm")(process, x_t, x_t, v, 40, 15, noise())
     expected = process.log_variance(v[:1], rows(40), rows(15)).exp().item()
     assert x_s.var().item() == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
+@pytest.mark.parametrize("space", [(12,), (2, 3, 2)])
+def test_maps_have_any_number_of_dimensions(name, space):
+    """The same pixels in another shape, void ones included: the same result."""
+    process, mask = GaussianProcess(cosine(10)), torch.arange(12) % 5 > 0
+
+    def walk(*space):
+        def denoise(x_t, t, previous):
+            return torch.tanh(x_t), torch.full_like(x_t, 0.3)
+
+        x0 = torch.linspace(-1, 1, 2 * 12).view(2, 1, *space)
+        x_T = process.q_sample(
+            x0, rows(10, 10), standard_normal(noise(1), x0.shape), mask.expand(2, 12).view(2, *space)
+        )
+        return gaussian_walk(denoise, x_T, (10, 7, 2, 1), process, gaussian_step(name), noise(2))
+
+    assert torch.equal(walk(*space), walk(3, 4).view(2, 1, *space))
 
 
 @pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))

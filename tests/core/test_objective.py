@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -196,38 +197,37 @@ def test_cross_entropy_terms_are_the_cross_entropy_and_leave_void_out():
     torch.testing.assert_close(got, F.cross_entropy(logits, x0, reduction="none") * mask)
 
 
-def by_hand_mixture(log_share, log_p, x0, mask, temperature, floor):
+def by_hand_mixture(log_weight, log_p, x0, mask, temperature, floor):
     """One row at a time, one pixel at a time."""
-    rows, components = log_share.shape
-    height, width = x0.shape[1:]
+    rows, components = log_weight.shape
     out = []
     for b in range(rows):
         fit = torch.zeros(components, dtype=torch.float64)
         marginal = 0.0
-        for i in range(height):
-            for j in range(width):
-                if mask is not None and not mask[b, i, j]:
-                    continue
-                at = log_p[b, :, x0[b, i, j], i, j]
-                fit += at
-                marginal += (log_share[b].exp() * at.exp()).sum().log()
-        scaled = ((log_share[b] + fit) / temperature).double()
+        for pixel in np.ndindex(*x0.shape[1:]):
+            if mask is not None and not mask[(b, *pixel)]:
+                continue
+            at = log_p[(b, slice(None), x0[(b, *pixel)], *pixel)]
+            fit += at
+            marginal += (log_weight[b].exp() * at.exp()).sum().log()
+        scaled = ((log_weight[b] + fit) / temperature).double()
         r = (1 - floor) * torch.exp(scaled - scaled.max()) / torch.exp(scaled - scaled.max()).sum() + floor / components
-        pixels = height * width
-        out.append(-(r * fit).sum() / pixels - 0.05 * (r * log_share[b]).sum() - 0.5 * marginal / pixels)
+        pixels = x0[0].numel()
+        out.append(-(r * fit).sum() / pixels - 0.05 * (r * log_weight[b]).sum() - 0.5 * marginal / pixels)
     return torch.stack(out)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("temperature", "floor"), [(1.0, 0.0), (30.0, 0.1)])
-def test_mixture_terms_are_the_sum_written_out(masked, temperature, floor):
+@pytest.mark.parametrize("space", [(30,), (5, 6), (5, 2, 3)])
+def test_mixture_terms_are_the_sum_written_out(masked, temperature, floor, space):
     g = torch.Generator().manual_seed(0)
-    log_share = torch.randn(2, 3, generator=g, dtype=torch.float64).log_softmax(1)
-    log_p = torch.randn(2, 3, 4, 5, 6, generator=g, dtype=torch.float64).log_softmax(2)
-    x0 = torch.randint(4, (2, 5, 6), generator=g)
-    mask = torch.rand(2, 5, 6, generator=g) < 0.6 if masked else None
-    terms = mixture_terms(log_share, log_p, x0, mask, temperature=temperature, floor=floor)
-    expected = by_hand_mixture(log_share, log_p, x0, mask, temperature, floor)
+    log_weight = torch.randn(2, 3, generator=g, dtype=torch.float64).log_softmax(1)
+    log_p = torch.randn(2, 3, 4, *space, generator=g, dtype=torch.float64).log_softmax(2)
+    x0 = torch.randint(4, (2, *space), generator=g)
+    mask = torch.rand(2, *space, generator=g) < 0.6 if masked else None
+    terms = mixture_terms(log_weight, log_p, x0, mask, temperature=temperature, floor=floor)
+    expected = by_hand_mixture(log_weight, log_p, x0, mask, temperature, floor)
     torch.testing.assert_close(terms, expected, rtol=1e-12, atol=1e-12)
 
 

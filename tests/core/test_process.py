@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from stochseg.core import CategoricalProcess, SeededNoise, cosine
+from stochseg.core import CategoricalProcess, SeededNoise, cosine, kl_terms
 from stochseg.errors import UserError
 
 T = 250
@@ -123,6 +123,22 @@ def test_void_pixels_are_uniform_and_do_not_depend_on_x0():
     assert chisquare(np.bincount(void[255].numpy(), minlength=5)).pvalue > FALSE_ALARM
 
 
+@pytest.mark.parametrize("space", [(12,), (2, 3, 2)])
+def test_the_same_pixels_in_another_shape_give_the_same_draws_and_terms(space):
+    p, t, generator = process(3), torch.tensor([9, T]), torch.Generator().manual_seed(3)
+    x0 = torch.randint(3, (2, 12), generator=generator)
+    log_p0 = torch.randn(2, 3, 12, generator=generator).log_softmax(1)
+    mask = torch.rand(2, 12, generator=generator) < 0.6
+
+    def forward(*space):
+        labels, valid = x0.view(2, *space), mask.view(2, *space)
+        x_t = p.q_sample(labels, t, SeededNoise([(0,), (1,)]), valid)
+        return x_t.flatten(1), kl_terms(p, log_p0.view(2, 3, *space), labels, x_t, t, valid).flatten(1)
+
+    for got, expected in zip(forward(*space), forward(3, 4), strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_prior_is_uniform():
     counts = np.bincount(process(6).prior((1, 250, 400), SeededNoise([(0,)])).flatten().numpy(), minlength=6)
     assert chisquare(counts).pvalue > FALSE_ALARM
@@ -139,7 +155,7 @@ def test_a_wrong_log_p0_names_the_expected_shape(shape):
     x_t = torch.zeros(2, 8, 8, dtype=torch.int64)
     with pytest.raises(UserError) as error:
         process(3).posterior(x_t, torch.zeros(shape), torch.tensor([5, 5]), torch.tensor([4, 4]))
-    assert 'log_p0 "b l h w": expected (2, 3, 8, 8)' in str(error.value)
+    assert 'log_p0 "b l *space": expected (2, 3, 8, 8)' in str(error.value)
     assert f"got {shape}" in str(error.value)
 
 

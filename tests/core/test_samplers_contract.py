@@ -10,6 +10,7 @@ from scipy.stats import binomtest, chisquare
 
 from stochseg.core import GRIDS, SAMPLERS, CategoricalProcess, SeededNoise, cosine, make_grid
 from stochseg.core.samplers import corrector, sticky
+from stochseg.core.schedule import per_row
 from stochseg.errors import UserError
 
 L, T, H, W = 3, 50, 6, 7
@@ -19,13 +20,13 @@ TABLE = 2 * torch.randn(T + 1, L, L, generator=torch.Generator().manual_seed(0))
 
 def denoise(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     """An arbitrary denoiser that looks at one pixel at a time: logits are a table of (t, x_t)."""
-    return TABLE[t[:, None, None], x_t].movedim(-1, 1)
+    return TABLE[per_row(t, x_t), x_t].movedim(-1, 1)
 
 
-def sample(name: str, keys, grid=None, denoiser=denoise, callback=None):
+def sample(name: str, keys, grid=None, denoiser=denoise, callback=None, space=(H, W)):
     noise = SeededNoise(keys)
     grid = make_grid("even", PROCESS.schedule, 8) if grid is None else grid
-    return SAMPLERS[name](denoiser, PROCESS.prior((len(keys), H, W), noise), grid, PROCESS, noise, callback)
+    return SAMPLERS[name](denoiser, PROCESS.prior((len(keys), *space), noise), grid, PROCESS, noise, callback)
 
 
 KEYS = [(3, i) for i in range(6)]
@@ -100,6 +101,16 @@ def test_a_certain_denoiser_is_obeyed(name, steps):
     grid = make_grid("trailing", PROCESS.schedule, steps)
     out = sample(name, KEYS, grid, lambda x_t, t: PROCESS.log_onehot(truth))
     assert torch.equal(out.labels, truth)
+
+
+@samplers
+@pytest.mark.parametrize("space", [(H * W,), (2, 3, W)])
+def test_maps_have_any_number_of_dimensions(name, space):
+    """The same pixels in another shape: the same labels and probabilities."""
+    plane, other = (sample(name, KEYS, space=shape) for shape in ((H, W), space))
+    assert other.labels.shape == (6, *space)
+    assert torch.equal(other.labels.view(6, H, W), plane.labels)
+    assert torch.equal(other.log_p0.view(6, L, H, W), plane.log_p0)
 
 
 @samplers

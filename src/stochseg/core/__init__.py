@@ -1,5 +1,16 @@
-"""The paper's Section 3: the categorical diffusion process, its objective, its samplers; and the Gaussian process of
-its rivals. Torch only."""
+"""Section 3 of the paper: categorical diffusion over label maps of any number of dimensions. Torch and numpy only.
+
+    CCDM Eq. q_xt_given_x0 (5)     `CategoricalProcess.q_marginal`, `CategoricalProcess.q_sample`
+    CCDM Eq. q_params (7)          `CategoricalProcess.posterior` with a one-hot p0
+    CCDM Eq. p_params (12)         `CategoricalProcess.posterior`
+    CCDM Eq. elbo_third (15)       `prior_kl`
+    CCDM Eq. kl_div (16)           `kl_terms`
+    CCDM Alg. 1                    `stochseg.models.CCDM.loss`, with `OBJECTIVES`
+    CCDM Alg. 2                    `ancestral`; the other samplers are in `SAMPLERS`
+
+Equations are named by their labels in the paper's source, with their numbers in parentheses. `core.gaussian` has the
+Gaussian process of the baselines.
+"""
 
 from stochseg.core.gaussian import (
     GAUSSIAN_STEPS,

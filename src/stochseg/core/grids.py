@@ -1,7 +1,7 @@
-"""Time grids: at which steps a sampler calls the network.
+"""Time grids: the steps at which a sampler calls the network.
 
-A grid is a falling tuple of steps that begins at T; after its last entry comes t = 0. Its length is the
-number of network evaluations (a corrector makes more).
+A grid is a strictly falling tuple of steps that starts at T; after its last entry comes t = 0. Its length is the number
+of network evaluations per sample (a corrector makes more).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stochseg.errors import UserError, unknown_name
 Grid = tuple[int, ...]
 
 Profile = Sequence[tuple[int, float]]
-"""(t, entropy of p0 left at t), as a trained model's samples show it."""
+"""(t, entropy of p0 left at t), measured on samples of a trained model."""
 
 
 def even(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
-    """Evenly spaced from T to 1, both included: the last call sees almost no noise. One step is (T,)."""
+    """Space the steps evenly from T to 1, both included: the last call sees almost no noise. One step is (T,)."""
     if steps == 1:
         return (schedule.num_timesteps,)
     span = schedule.num_timesteps - 1
@@ -28,7 +28,7 @@ def even(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
 
 
 def trailing(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
-    """T (K - i) / K, i = 0..K-1: every jump equally long, the last one to 0 (the paper's every k-th node)."""
+    """Make all jumps equally long, the last one to 0: T (K - i) / K, i = 0..K-1 (the paper's every k-th node)."""
     return tuple(round(schedule.num_timesteps * (steps - i) / steps) for i in range(steps))
 
 
@@ -45,24 +45,23 @@ TYPICAL = (
     (0.5, 0.9),
     (1.0, 1.0),
 )
-"""(alpha_bar, share of the entropy that has fallen by then): measured on a small model of maps with four modes."""
+"""(alpha_bar, fraction of the fall of entropy behind it), measured on a small model of maps with four modes."""
 
 
 def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
-    """Each call comes when the entropy of p0 has fallen by another K-th of its whole fall.
+    """Place each call where the entropy of p0 has fallen by another K-th of its whole fall.
 
-    A sample takes its mode where the entropy falls: that is where calls are worth their cost. Without a `profile` of
-    the model itself, or with one that shows no fall (of a network that has learned nothing yet), it is taken to be the
-    `TYPICAL` one.
+    A sample takes its mode where the entropy falls: there the calls are worth their cost. Without a `profile` of the
+    model, or with one that does not fall (of an untrained network), the fall is the `TYPICAL` one.
     """
     t = np.arange(schedule.num_timesteps, -1, -1, dtype=float)
     fallen = np.zeros(1)
     if profile:
-        known, left = (np.array(column, dtype=float) for column in zip(*sorted(profile), strict=True))
-        fallen = np.maximum.accumulate(left[-1] - np.interp(t, known, left))  # samples may show it rise on its way
+        measured, left = (np.array(column, dtype=float) for column in zip(*sorted(profile), strict=True))
+        fallen = np.maximum.accumulate(left[-1] - np.interp(t, measured, left))  # samples may show it rise in between
     if not fallen[-1] > 0:
-        alpha_bar, share = np.array(TYPICAL).T
-        fallen = np.interp(schedule.alpha_bar.flip(0).numpy(), alpha_bar, share)
+        alpha_bar, fraction = np.array(TYPICAL).T
+        fallen = np.interp(schedule.alpha_bar.flip(0).numpy(), alpha_bar, fraction)
     # A slope of next to nothing makes the fall strict, so that it can be inverted.
     fallen = fallen / fallen[-1] + 1e-3 * (t[0] - t) / t[0]
     wanted = fallen[-1] * np.arange(steps) / steps
@@ -70,10 +69,10 @@ def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
 
 
 def _distinct(nodes: list[int], num_timesteps: int) -> Grid:
-    """A strictly falling grid from T: nodes that fall together move down, or up where there is no room."""
+    """Make the nodes fall strictly from T: equal ones move down, or up where there is no room below."""
     out = [num_timesteps]
     for i, node in enumerate(nodes[1:], start=1):
-        lowest = len(nodes) - i  # those that follow need a step each
+        lowest = len(nodes) - i  # the nodes that follow need one step each
         out.append(max(lowest, min(out[-1] - 1, node)))
     return tuple(out)
 
@@ -82,7 +81,22 @@ GRIDS: dict[str, Callable[[Schedule, int, Profile], Grid]] = {"even": even, "tra
 
 
 def make_grid(name: str, schedule: Schedule, steps: int | None, profile: Profile = ()) -> Grid:
-    """The grid `name` with `steps` calls; None means all T."""
+    """Build the time grid `name`.
+
+    Args:
+        name: a key of `GRIDS`.
+        schedule: the noise schedule.
+        steps: length of the grid; None is all T.
+        profile: entropy profile of the model, read by the grid `entropy`.
+
+    Raises:
+        UserError: if the name is unknown or `steps` is not in 1..T.
+
+    Example:
+        >>> from stochseg.core import cosine
+        >>> make_grid("even", cosine(250), 4)
+        (250, 167, 84, 1)
+    """
     if name not in GRIDS:
         raise unknown_name("grid", name, GRIDS)
     steps = schedule.num_timesteps if steps is None else steps

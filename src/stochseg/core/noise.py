@@ -1,7 +1,7 @@
-"""Where randomness enters: uniform numbers, and the draws made of them.
+"""Sources of uniform numbers, and the draws made of them.
 
-Everything random in `core` is a function of uniforms from a `Noise`. `SeededNoise` gives each row of a
-batch a stream of its own, so that neither the batch size nor the order of images changes a sample.
+Everything random in `core` is a function of uniforms from a `Noise`. `SeededNoise` gives each row of a batch its own
+stream, so that neither the batch size nor the order of images changes a sample.
 """
 
 from __future__ import annotations
@@ -17,38 +17,61 @@ from torch import Tensor
 from stochseg.errors import UserError
 
 ORDERS = 4096
-"""Orders of the n samples among which the places of an image choose."""
+"""Number of orders of the n samples from which every place of an image picks one."""
 
 
 class Noise(Protocol):
     """A source of uniforms."""
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """float32 in [0, 1) of this shape, fresh at every call; the first axis is the batch."""
+        """Draw float32 in [0, 1) of this shape, fresh at every call; the first axis is the batch."""
         ...
 
 
 class BatchNoise:
-    """Uniforms from a torch generator (or the global one): the shape decides what is drawn."""
+    """Uniforms from one torch generator for the whole batch.
+
+    Args:
+        generator: None is torch's global generator.
+        device: of the generator and of the uniforms.
+    """
 
     def __init__(self, generator: torch.Generator | None = None, device: torch.device | str = "cpu"):
         self.generator = generator
         self.device = device
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
+        """See `Noise.uniform`."""
         return torch.rand(tuple(shape), generator=self.generator, device=self.device)
 
 
 class SeededNoise:
-    """One stream a row, keyed by whole numbers such as (seed, image, sample): what row i receives depends on
-    its own key and on how many numbers it drew before, never on its neighbors or on the device."""
+    """One stream of uniforms per row, keyed by integers such as (seed, image, sample).
+
+    What row i receives depends on its own key and on how many numbers it drew before, never on the other rows or on
+    the device.
+
+    Args:
+        keys: one per row.
+        device: where the uniforms are moved to.
+
+    Example:
+        >>> pair = SeededNoise([(0, 7), (0, 8)]).uniform((2, 3))
+        >>> torch.equal(pair[1:], SeededNoise([(0, 8)]).uniform((1, 3)))
+        True
+    """
 
     def __init__(self, keys: Iterable[tuple[int, ...]], device: torch.device | str = "cpu"):
-        # The length goes first because numpy's seeding does not tell (a, b) from (a, b, 0).
+        # The length goes first because numpy's seeding does not distinguish (a, b) from (a, b, 0).
         self.streams = [np.random.default_rng((len(key), *key)) for key in keys]
         self.device = device
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
+        """See `Noise.uniform`.
+
+        Raises:
+            UserError: if the first axis does not have one row per key.
+        """
         if shape[0] != len(self.streams):
             raise UserError(f"noise was made for {len(self.streams)} rows, asked for {shape[0]}")
         rows = np.empty(tuple(shape), dtype=np.float32)
@@ -58,28 +81,34 @@ class SeededNoise:
 
 
 class LatinNoise:
-    """Uniforms spread evenly over the n samples of an image (a Latin hypercube): whatever is asked for, of the n values
-    that the samples receive at one place exactly one lies in each of the n equal parts of [0, 1).
+    """Uniforms spread evenly over the n samples of an image (a Latin hypercube).
 
-    Each sample alone sees plain uniforms, so its own distribution is exact; together they cover the possible ones more
-    evenly than independent draws. A sample thus depends on n, other than with `SeededNoise`.
+    Of the n values that the samples receive at one place, exactly one lies in each of the n equal parts of [0, 1). Each
+    sample alone sees plain uniforms, so its own distribution is exact; together the samples cover the possible label
+    maps more evenly than independent draws. Unlike with `SeededNoise`, a sample depends on n.
+
+    Args:
+        keys: one per image.
+        n: samples per image.
+        rows: the samples to serve, counted over all images (row r belongs to image r // n).
+        device: where the uniforms are moved to.
     """
 
     def __init__(self, keys: Sequence[tuple[int, ...]], n: int, rows: range, device: torch.device | str = "cpu"):
-        """keys: one an image; rows: which samples to serve, counted over all images (row r is of image r // n)."""
         self.n, self.rows, self.device = n, rows, device
         images = range(rows.start // n, (rows.stop - 1) // n + 1)
         self.shared = {i: np.random.default_rng((len(keys[i]), *keys[i])) for i in images}
         self.own = SeededNoise([(*keys[row // n], row % n) for row in rows])
-        # A column an order. The table is made anew for every chunk (n × ORDERS numbers); beside that the work is in
-        # proportion to what is asked for, however many chunks the n samples are served in.
+        # One column per order. The table (n × ORDERS numbers) is made anew for every chunk; all other work is in
+        # proportion to the numbers drawn, however many chunks serve the n samples.
         self.orders = {
             i: stream.permuted(np.tile(np.arange(n, dtype=np.int32)[:, None], ORDERS), axis=0)
             for i, stream in self.shared.items()
         }
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        u = self.own.uniform(shape).numpy().reshape(shape[0], -1)  # where in its part a value lies
+        """See `Noise.uniform`."""
+        u = self.own.uniform(shape).numpy().reshape(shape[0], -1)  # the place of a value inside its part
         for image, stream in self.shared.items():
             order = stream.integers(ORDERS, size=u.shape[1], dtype=np.int32)
             # Turning the parts by a random number makes each sample's own part uniform, whatever the table.
@@ -100,31 +129,57 @@ NOISES: dict[str, Callable[[Sequence[tuple[int, ...]], int, range, torch.device 
     "independent": _independent,
     "latin": LatinNoise,
 }
-"""How the n samples of an image share randomness: (key an image, n, rows, device) -> the noise of these rows."""
+"""Ways in which the n samples of an image share randomness: (one key per image, n, rows, device) -> their noise."""
 
 
 def draw_uniform_labels(u: Tensor, num_classes: int) -> Tensor:
-    """Labels of the uniform distribution by inverse CDF. u: any shape in [0, 1). Returns int64."""
+    """Draw labels of the uniform distribution by inverse CDF.
+
+    Args:
+        u: uniforms in [0, 1) of any shape.
+        num_classes: L.
+
+    Returns:
+        int64 of the shape of u.
+    """
     return (u * num_classes).long()
 
 
 def draw_normal(u: Tensor) -> Tensor:
-    """Standard normal numbers by inverse CDF. u: any shape in [0, 1), float32. All finite, within ±5.4.
+    """Draw standard normal numbers by inverse CDF; all are finite, within ±5.4.
 
     Half a unit of float32's uniforms, 2^-25, is added to u, exactly: no u is 0, and u and 1 - u are equally likely.
+
+    Args:
+        u: float32 uniforms in [0, 1) of any shape.
+
+    Returns:
+        float32 of the shape of u.
     """
     return math.sqrt(2) * torch.erfinv(2 * u - (1 - 2**-24))
 
 
 def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
-    """One label a pixel by inverse CDF. log_p: "b l h w" (normalized up to rounding); u: "b h w". Returns "b h w".
+    """Draw one label per pixel by inverse CDF.
 
-    The running sum is kept in float64 and compared with u times its own end: a label of probability zero
-    is never drawn, whatever the rounding of `log_p`.
+    The running sum is kept in float64 and compared with u times its own end: a label of probability zero is never
+    drawn, whatever the rounding of `log_p`.
+
+    Args:
+        log_p: "b l *space" log-probabilities, normalized up to rounding.
+        u: "b *space" uniforms in [0, 1).
+
+    Returns:
+        "b *space" int64.
+
+    Example:
+        >>> log_p = torch.tensor([0.2, 0.8]).log().view(1, 2, 1).expand(1, 2, 3)
+        >>> draw_categorical(log_p, torch.tensor([[0.1, 0.3, 0.9]]))
+        tensor([[0, 1, 1]])
     """
     p = log_p.exp()
     labels = range(p.shape[1])
-    exact = torch.float32 if u.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    exact = torch.float32 if u.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
     total = torch.zeros(u.shape, dtype=exact, device=u.device)
     for k in labels:
         total += p[:, k]

@@ -1,7 +1,7 @@
-"""The categorical diffusion process over label maps (CCDM, Section 3.2).
+"""The categorical diffusion process over label maps (CCDM, Section 3.2), for maps of any number of dimensions.
 
-All labels are integer maps "b h w"; all distributions are log-probabilities "b l h w". Scalars of the
-schedule are float64 until they meet a tensor: naive float32 scalars cost five digits.
+Label maps are integers "b *space" (such as "b h w" or "b d h w"); distributions are log-probabilities "b l *space".
+t and s are "b" integers, best on the CPU: from another device they are copied, which waits for it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,25 @@ import torch
 from torch import Tensor
 
 from stochseg.core.noise import Noise, draw_uniform_labels
-from stochseg.core.schedule import Schedule
+from stochseg.core.schedule import Schedule, per_row
 from stochseg.errors import UserError
 
 
 class CategoricalProcess:
-    """Forward process q and its exact posterior for any jump, for one schedule and L labels."""
+    """Forward process q, and its exact posterior for any jump, for one schedule and L labels.
+
+    Args:
+        schedule: the noise schedule, such as `cosine(250)`.
+        num_classes: L.
+
+    Example:
+        >>> from stochseg.core import SeededNoise, cosine
+        >>> process = CategoricalProcess(cosine(250), num_classes=3)
+        >>> x0 = torch.zeros(1, 4, 4, dtype=torch.int64)
+        >>> x_t = process.q_sample(x0, torch.tensor([200]), SeededNoise([(0,)]))
+        >>> process.posterior(x_t, process.log_onehot(x0), torch.tensor([200]), torch.tensor([100])).shape
+        torch.Size([1, 3, 4, 4])
+    """
 
     def __init__(self, schedule: Schedule, num_classes: int):
         if num_classes < 2:
@@ -30,53 +43,82 @@ class CategoricalProcess:
         """T."""
         return self.schedule.num_timesteps
 
-    # ------------------------------------------------------------------ forward, CCDM Eq. q_xt_given_x0
+    # ------------------------------------------------------------------ forward: CCDM Eq. q_xt_given_x0 (5)
 
     def q_marginal(self, x0: Tensor, t: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """log q(x_t | x0), "b l h w". x0: "b h w"; t: "b" in 0..T."""
-        alpha_bar = self._alpha_bar(t)
-        log_other, log_same = (_per_pixel(p.log(), dtype, x0.device) for p in _mixture(alpha_bar, self.num_classes))
-        out = log_other.expand(-1, self.num_classes, *x0.shape[1:]).clone()
-        return out.scatter_(1, x0[:, None], log_same.expand(x0[:, None].shape))
+        """Compute log q(x_t | x0) (CCDM Eq. q_xt_given_x0).
+
+        Args:
+            x0: "b *space" labels.
+            t: "b" in 0..T.
+            dtype: of the result.
+
+        Returns:
+            "b l *space" log-probabilities.
+        """
+        out = x0.new_empty((len(x0), self.num_classes, *x0.shape[1:]), dtype=dtype)
+        log_other, log_same = (per_row(p.log(), out) for p in _mixture(self.schedule.at(t), self.num_classes))
+        at_x0 = x0[:, None]
+        return out.copy_(log_other.expand_as(out)).scatter_(1, at_x0, log_same.expand_as(at_x0))
 
     def q_sample(self, x0: Tensor, t: Tensor, noise: Noise, mask: Tensor | None = None) -> Tensor:
-        """x_t ~ q(x_t | x0), "b h w". Where `mask` ("b h w", True = labelled) is False the label is unknown:
-        x_t is drawn from the uniform distribution there, so that a network never reads a void label.
+        """Draw x_t ~ q(x_t | x0) (CCDM Eq. q_xt_given_x0).
+
+        Args:
+            x0: "b *space" labels.
+            t: "b" in 0..T.
+            noise: source of the uniforms.
+            mask: "b *space" bool, False = void. There x_t is drawn from the uniform distribution, so that a network
+                never reads a void label.
+
+        Returns:
+            "b *space" int64.
         """
-        keep = noise.uniform(x0.shape).to(x0.device) < _per_pixel(self._alpha_bar(t), torch.float32, x0.device)[:, 0]
+        u = noise.uniform(x0.shape).to(x0.device)
+        keep = u < per_row(self.schedule.at(t), u)
         if mask is not None:
             keep &= mask
         return torch.where(keep, x0, self.prior(x0.shape, noise).to(x0.device))
 
     def prior(self, shape: Sequence[int], noise: Noise) -> Tensor:
-        """x_T ~ p(x_T), uniform over labels, "b h w"."""
+        """Draw x_T ~ p(x_T), uniform over the labels, int64 of this shape."""
         return draw_uniform_labels(noise.uniform(shape), self.num_classes)
 
-    # ------------------------------------------------------------------ reverse, CCDM Eqs. q_params, p_params
+    # ------------------------------------------------------------------ reverse: CCDM Eq. p_params (12), q_params (7)
 
     def posterior(self, x_t: Tensor, log_p0: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        """log-probabilities of x_s given x_t when x0 ~ p0, "b l h w", for any jump 0 <= s < t <= T.
+        """Compute log p(x_s | x_t) when x0 ~ p0, for any jump 0 <= s < t <= T (CCDM Eq. p_params).
 
-        sum over x0 of q(x_s | x_t, x0) p0[x0]: with one-hot p0 the pi of CCDM Eq. q_params, with the network's
-        output the p-hat of Eq. p_params, for s = t - 1 or any other s. With a = alpha_bar_t / alpha_bar_s,
+        The sum over x0 of q(x_s | x_t, x0) p0[x0]. With the network's output as p0 it is the p-hat of Eq. p_params,
+        with a one-hot p0 the pi of Eq. q_params; the paper has s = t - 1. With a = alpha_bar_t / alpha_bar_s,
 
             A[k] = (1 - a)/L + a [k = x_t],   Z[j] = (1 - alpha_bar_t)/L + alpha_bar_t [j = x_t],
             p_s[k] = A[k] ( (1 - alpha_bar_s)/L  sum_j p0[j]/Z[j]  +  alpha_bar_s p0[k]/Z[k] )
 
-        which is O(L) a pixel; the sum over x0 written out would be O(L^2).
+        which costs O(L) per pixel; the sum over x0 written out costs O(L^2).
 
-        x_t: "b h w"; log_p0: "b l h w" normalized, -inf allowed; t, s: "b" integers, best on the CPU: from another
-        device they are copied, which waits for it. Keeps log_p0's dtype.
+        Args:
+            x_t: "b *space" labels.
+            log_p0: "b l *space" normalized log-probabilities, -inf allowed.
+            t: "b", the step of x_t.
+            s: "b", the step to jump to.
+
+        Returns:
+            "b l *space" log-probabilities in the dtype of `log_p0`.
+
+        Raises:
+            UserError: if `log_p0` does not fit x_t or a jump is impossible.
         """
-        t, s = t.cpu(), s.cpu()  # once: everything below computes with them on the CPU
-        self._check_jump(x_t, log_p0, t, s)
-        bar_t, bar_s = self._alpha_bar(t), self._alpha_bar(s)
+        t, s = t.cpu(), s.cpu()
+        self._check_distribution(x_t, log_p0)
+        self.schedule.check_jump(t, s)
+        bar_t, bar_s = self.schedule.at(t), self.schedule.at(s)
         z_other, z_same = _mixture(bar_t, self.num_classes)
         a_other, a_same = _mixture(bar_t / bar_s, self.num_classes)
         noise, data = (1.0 - bar_s) / self.num_classes, bar_s
 
-        def scalar(value: Tensor) -> Tensor:
-            return _per_pixel(value, log_p0.dtype, log_p0.device)
+        def scalar(values: Tensor) -> Tensor:
+            return per_row(values, log_p0)
 
         # In plain probabilities: sums of positive terms, which never cancel, and for s > 0 no label has less than the
         # noise gives it. In place, because here fresh memory costs more than arithmetic.
@@ -91,37 +133,24 @@ class CategoricalProcess:
         if bool((s > 0).all()):
             return p.log_()
         # x_0 itself is distributed as p0, whose logarithms may be too low for plain probabilities.
-        at_zero = (s == 0).to(p.device)[:, None, None, None]
+        at_zero = scalar(s == 0)
         return torch.where(at_zero, log_p0, p.masked_fill(at_zero, 1.0).log())
 
     def log_onehot(self, x0: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """log of the one-hot distribution at x0: 0 at the label, -inf elsewhere, "b l h w"."""
+        """Compute the log of the one-hot distribution at x0 "b *space": 0 at the label, else -inf, "b l *space"."""
         out = torch.full((x0.shape[0], self.num_classes, *x0.shape[1:]), -torch.inf, dtype=dtype, device=x0.device)
         return out.scatter_(1, x0[:, None], 0.0)
 
-    # ------------------------------------------------------------------ helpers
-
-    def _alpha_bar(self, t: Tensor) -> Tensor:
-        """alpha_bar at the steps t "b", float64 on the CPU."""
-        return self.schedule.alpha_bar[t.cpu()]
-
-    def _check_jump(self, x_t: Tensor, log_p0: Tensor, t: Tensor, s: Tensor) -> None:
+    def _check_distribution(self, x_t: Tensor, log_p0: Tensor) -> None:
         expected = (x_t.shape[0], self.num_classes, *x_t.shape[1:])
         if tuple(log_p0.shape) != expected:
             raise UserError(
-                f'log_p0 "b l h w": expected {expected} for x_t of shape {tuple(x_t.shape)} and L={self.num_classes}, '
-                f"got {tuple(log_p0.shape)}"
+                f'log_p0 "b l *space": expected {expected} for x_t of shape {tuple(x_t.shape)} and '
+                f"L={self.num_classes}, got {tuple(log_p0.shape)}"
             )
-        if not bool(((s >= 0) & (s < t) & (t <= self.num_timesteps)).all()):
-            raise UserError(f"a jump needs 0 <= s < t <= {self.num_timesteps}, got t={t.tolist()}, s={s.tolist()}")
 
 
 def _mixture(keep: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """(1 - keep)/L and (1 - keep)/L + keep: the probabilities of another label and of the same. `keep` is "b"."""
+    """(1 - keep)/L and (1 - keep)/L + keep: the probabilities of each other label and of the same. `keep` is "b"."""
     other = (1.0 - keep) / num_classes
     return other, other + keep
-
-
-def _per_pixel(value: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A float64 scalar a row, "b", made ready to meet a "b l h w" tensor."""
-    return value.to(device=device, dtype=dtype)[:, None, None, None]

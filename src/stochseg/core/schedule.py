@@ -1,8 +1,9 @@
-"""The noise schedule: how much of the label map is left at step t."""
+"""Noise schedules: the probability alpha_bar_t that a label survives t steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +14,20 @@ from stochseg.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """`alpha_bar[t]`, t = 0..T, is the probability that a label survived t steps: the single source of truth.
+    """The table `alpha_bar[t]`, t = 0..T: the single source of every coefficient of the process.
 
-    float64 on the CPU; `alpha_bar[0] == 1`, strictly falling, never negative. Everything else
-    (alpha_t, beta_t, the coefficients of a jump) is a quotient of two of its entries.
+    float64 on the CPU; `alpha_bar[0] == 1`, strictly falling, never negative. alpha_t, beta_t and the coefficients of
+    a jump are quotients of two of its entries.
+
+    Args:
+        alpha_bar: "T+1", the probability that a label survived t steps.
+
+    Raises:
+        UserError: if the table does not start at 1, does not fall strictly or becomes negative.
+
+    Example:
+        >>> Schedule(torch.tensor([1.0, 0.5, 0.1])).num_timesteps
+        2
     """
 
     alpha_bar: Tensor
@@ -48,36 +59,67 @@ class Schedule:
 
     @classmethod
     def from_betas(cls, betas: Tensor) -> Schedule:
-        """betas: beta_1..beta_T."""
+        """Build the schedule of beta_1..beta_T."""
         alphas = 1.0 - torch.as_tensor(betas, dtype=torch.float64)
         return cls(torch.cat([alphas.new_ones(1), torch.cumprod(alphas, 0)]))
 
+    def at(self, t: Tensor) -> Tensor:
+        """alpha_bar_t of the steps t "b", float64 on the CPU. A t on another device is copied, which waits for it."""
+        return self.alpha_bar[t.cpu()]
+
+    def check_jump(self, t: Tensor, s: Tensor) -> None:
+        """Raise a `UserError` unless 0 <= s < t <= T in every row. t, s: "b" integers."""
+        if not bool(((s >= 0) & (s < t) & (t <= self.num_timesteps)).all()):
+            raise UserError(f"a jump needs 0 <= s < t <= {self.num_timesteps}, got t={t.tolist()}, s={s.tolist()}")
+
+
+def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """Prepare one value per row, "b", to meet the tensor `like` "b ...": "b 1 1 ..." on its device.
+
+    Floats take the dtype of `like`. They stay float64 until here because float32 coefficients cost five digits.
+    """
+    dtype = like.dtype if values.is_floating_point() else values.dtype
+    return values.to(device=like.device, dtype=dtype).view(-1, *[1] * (like.ndim - 1))
+
 
 def cosine(num_timesteps: int = 250, s: float = 0.008, max_beta: float = 0.999) -> Schedule:
-    """The cosine schedule that CCDM uses (Nichol and Dhariwal 2021, Eq. 17), beta_t capped at `max_beta`.
+    """Build the cosine schedule that CCDM uses (Nichol and Dhariwal 2021, Eq. 17).
 
-    The cap acts on the last step alone; it keeps alpha_bar_T above zero.
+    Args:
+        num_timesteps: T.
+        s: offset that keeps the first betas from being too small.
+        max_beta: cap of beta_t. It acts on the last step only and keeps alpha_bar_T above zero.
+
+    Example:
+        >>> [round(keep, 3) for keep in cosine(250).alpha_bar[[0, 125, 249]].tolist()]
+        [1.0, 0.494, 0.0]
     """
-    _check_steps(num_timesteps)
+    _check_num_timesteps(num_timesteps)
     u = torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps
     f = torch.cos((u + s) / (1 + s) * math.pi / 2) ** 2
     return Schedule.from_betas((1.0 - f[1:] / f[:-1]).clamp(max=max_beta))
 
 
 def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float = 0.02) -> Schedule:
-    """Linearly rising betas (Ho et al. 2020), given for T=1000 and rescaled so that others end equally noisy.
+    """Build the schedule of linearly rising betas (Ho et al. 2020).
 
-    Below T=50 they end noisier, with beta_t capped at 0.999; T=1 has the first beta alone and keeps 90% of the labels.
+    The betas are those for T = 1000, rescaled so that every T ends equally noisy. Below T = 50 it ends noisier, with
+    beta_t capped at 0.999; T = 1 has only the first beta and keeps 90% of the labels.
+
+    Args:
+        num_timesteps: T.
+        beta_start: beta_1 at T = 1000.
+        beta_end: beta_T at T = 1000.
     """
-    _check_steps(num_timesteps)
+    _check_num_timesteps(num_timesteps)
     scale = 1000 / num_timesteps
     betas = torch.linspace(beta_start * scale, beta_end * scale, num_timesteps, dtype=torch.float64)
     return Schedule.from_betas(betas.clamp(max=0.999))
 
 
-def _check_steps(num_timesteps: int) -> None:
+def _check_num_timesteps(num_timesteps: int) -> None:
     if num_timesteps < 1:
         raise UserError(f"num_timesteps (T) must be at least 1, got {num_timesteps}")
 
 
-SCHEDULES = {"cosine": cosine, "linear": linear}
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {"cosine": cosine, "linear": linear}

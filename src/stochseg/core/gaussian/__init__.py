@@ -1,4 +1,4 @@
-"""Gaussian diffusion over real-valued maps: the process, and its samplers."""
+"""Gaussian diffusion over real-valued maps: the process and its samplers."""
 
 from stochseg.core.gaussian.process import GaussianProcess, normal_kl, standard_normal
 from stochseg.core.gaussian.samplers import GAUSSIAN_STEPS, GaussianDenoise, Step, gaussian_step, gaussian_walk

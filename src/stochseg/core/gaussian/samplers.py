@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from stochseg.core.gaussian.process import GaussianProcess, standard_normal
 from stochseg.core.grids import Grid
 from stochseg.core.noise import Noise
+from stochseg.core.samplers.base import steps_like
 from stochseg.errors import UserError, unknown_name
 
 GaussianDenoise = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-"""(x_t "b c h w", t "b" int64 on the CPU, the previous call's x0 or None) -> x0 "b c h w", and v "b c h w" if the
-network predicts its variance (see `GaussianProcess.log_variance`), else None."""
+"""(x_t "b c *space", t "b" int64 on the CPU, x0 of the previous call or None) -> x0 "b c *space", and v "b c *space" if
+the network predicts its variance (see `GaussianProcess.log_variance`), else None."""
 
 GaussianCallback = Callable[[int, int, Tensor, Tensor], None]
-"""(call index, t, x_t, x0), after each network call."""
-
+"""(index, t, x_t, x0), called after each network call."""
 
 Step = Callable[[GaussianProcess, Tensor, Tensor, Tensor | None, int, int, Noise], Tensor]
 """(process, x_t, x0, v, t, s, noise) -> x_s, for 0 < s < t."""
@@ -27,10 +26,10 @@ Step = Callable[[GaussianProcess, Tensor, Tensor, Tensor | None, int, int, Noise
 def ddpm_step(
     process: GaussianProcess, x_t: Tensor, x0: Tensor, v: Tensor | None, t: int, s: int, noise: Noise
 ) -> Tensor:
-    """x_s ~ N(posterior mean, variance): the posterior's variance, or the learned one where there is a `v`."""
-    steps, to = _rows(x_t, t), _rows(x_t, s)
-    mean, variance = process.posterior(x_t, x0, steps, to)
-    deviation = variance.sqrt() if v is None else (0.5 * process.log_variance(v, steps, to)).exp()
+    """Draw x_s ~ N(posterior mean, variance) with the posterior's variance, or the learned one if there is a `v`."""
+    t_rows, s_rows = steps_like(x_t, t), steps_like(x_t, s)
+    mean, variance = process.posterior(x_t, x0, t_rows, s_rows)
+    deviation = variance.sqrt() if v is None else (0.5 * process.log_variance(v, t_rows, s_rows)).exp()
     return mean + deviation * standard_normal(noise, x_t.shape).to(x_t)
 
 
@@ -38,14 +37,14 @@ def ddim_step(
     process: GaussianProcess, x_t: Tensor, x0: Tensor, v: Tensor | None, t: int, s: int, noise: Noise
 ) -> Tensor:
     """x_s = sqrt(alpha_bar_s) x0 + sqrt(1 - alpha_bar_s) eps with the eps of x_t (Song et al. 2021, eta = 0)."""
-    return process.q_sample(x0, _rows(x_t, s), process.predict_eps(x_t, x0, _rows(x_t, t)))
+    return process.q_sample(x0, steps_like(x_t, s), process.predict_eps(x_t, x0, steps_like(x_t, t)))
 
 
 GAUSSIAN_STEPS: dict[str, Step] = {"ddpm": ddpm_step, "ddim": ddim_step}
 
 
 def gaussian_step(name: str) -> Step:
-    """The step of the sampler `name`."""
+    """Look up the step of the sampler `name` in `GAUSSIAN_STEPS`."""
     if name not in GAUSSIAN_STEPS:
         raise unknown_name("sampler", name, GAUSSIAN_STEPS)
     return GAUSSIAN_STEPS[name]
@@ -61,13 +60,29 @@ def gaussian_walk(
     callback: GaussianCallback | None = None,
     bound: float = 1.0,
 ) -> Tensor:
-    """Call the network at every entry of the grid and step to the next; returns the last call's x0, "b c h w".
+    """Call the network at every entry of the grid and step to the next.
 
-    x0 is cut to [-bound, bound] after every call, as the data are; the last jump, to t = 0, is x0 without noise.
+    The last jump, to t = 0, is x0 without noise.
+
+    Args:
+        denoise: the network.
+        x_T: "b c *space", standard normal.
+        grid: the steps at which to call the network.
+        process: the diffusion process.
+        step: the rule that draws x_s; see `gaussian_step`.
+        noise: source of the uniforms.
+        callback: called after each network call.
+        bound: x0 is clamped to [-bound, bound] after every call, the range of the data.
+
+    Returns:
+        x0 of the last call, "b c *space".
+
+    Raises:
+        UserError: if the grid is empty.
     """
     x_t, x0 = x_T, None
     for i, (t, s) in enumerate(zip(grid, (*grid[1:], 0), strict=True)):
-        x0, v = denoise(x_t, _rows(x_t, t), x0)
+        x0, v = denoise(x_t, steps_like(x_t, t), x0)
         x0 = x0.clamp(-bound, bound)
         if callback is not None:
             callback(i, t, x_t, x0)
@@ -76,7 +91,3 @@ def gaussian_walk(
     if x0 is None:
         raise UserError("a time grid has at least one step, got none")
     return x0
-
-
-def _rows(x: Tensor, t: int) -> Tensor:
-    return torch.full((len(x),), t)

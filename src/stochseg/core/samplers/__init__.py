@@ -1,4 +1,16 @@
-"""Samplers: one file an algorithm, one signature (`base.Sampler`)."""
+"""Samplers: one file per algorithm, all with the signature `base.Sampler`.
+
+Example:
+    >>> import torch
+    >>> from stochseg.core import CategoricalProcess, SeededNoise, cosine, make_grid
+    >>> process, noise = CategoricalProcess(cosine(250), num_classes=3), SeededNoise([(0, 0), (0, 1)])
+    >>> def network(x_t, t):  # all labels equally likely
+    ...     return torch.zeros(2, 3, 8, 8)
+    >>> grid = make_grid("even", process.schedule, 5)
+    >>> out = SAMPLERS["ancestral"](network, process.prior((2, 8, 8), noise), grid, process, noise)
+    >>> out.labels.shape, out.evaluations
+    (torch.Size([2, 8, 8]), 5)
+"""
 
 from stochseg.core.samplers.ancestral import ancestral
 from stochseg.core.samplers.base import Callback, Denoise, Sampler, SamplerOutput

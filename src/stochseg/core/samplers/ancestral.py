@@ -18,7 +18,7 @@ def ancestral(
     noise: Noise,
     callback: Callback | None = None,
 ) -> SamplerOutput:
-    """Draw x_s from the exact posterior of each jump t -> s of the grid. With all T steps this is Alg. 2."""
+    """Draw x_s from the exact posterior of each jump t -> s of the grid. With all T steps this is CCDM Alg. 2."""
 
     def jump(x_t: Tensor, log_p0: Tensor, t: int, s: int) -> Tensor:
         u = noise.uniform(x_t.shape).to(x_t.device)

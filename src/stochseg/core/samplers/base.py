@@ -1,4 +1,4 @@
-"""What every sampler receives and returns, and the walk down a grid that all share."""
+"""The signature and result of every sampler, and the walk down a time grid that all share."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from stochseg.core.process import CategoricalProcess
 from stochseg.errors import UserError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
-"""(x_t "b h w", t "b" int64) -> logits of x0 "b l h w". t is on the CPU whatever the device of x_t, so that a sampler
-reads no device; the model moves it to its own."""
+"""(x_t "b *space", t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of x_t, so that a
+sampler reads no device; the model moves it to its own."""
 
 Callback = Callable[[int, int, Tensor, Tensor], None]
-"""(call index, t, x_t "b h w", log_p0 "b l h w"), after each entry of the grid."""
+"""(index, t, x_t "b *space", log_p0 "b l *space"), called at every entry of the grid."""
 
 Jump = Callable[[Tensor, Tensor, int, int], Tensor]
-"""(x_t "b h w", log_p0 "b l h w", t, s) -> x_s "b h w", for 0 < s < t."""
+"""(x_t "b *space", log_p0 "b l *space", t, s) -> x_s "b *space", for 0 < s < t."""
 
 
 @dataclass(frozen=True)
 class SamplerOutput:
-    """labels: "b h w"; log_p0: "b l h w", the last call's log-probabilities of x0; evaluations: calls made."""
+    """The result of a sampler.
+
+    Attributes:
+        labels: "b *space" int64.
+        log_p0: "b l *space", the log-probabilities of x0 of the last network call.
+        evaluations: number of network calls.
+    """
 
     labels: Tensor
     log_p0: Tensor
@@ -36,7 +42,7 @@ class SamplerOutput:
 
 
 class Sampler(Protocol):
-    """Draws x0, starting from x_T, with one network call an entry of the grid (a corrector: two, but for the first)."""
+    """The signature of every sampler."""
 
     def __call__(
         self,
@@ -46,7 +52,21 @@ class Sampler(Protocol):
         process: CategoricalProcess,
         noise: Noise,
         callback: Callback | None = None,
-    ) -> SamplerOutput: ...
+    ) -> SamplerOutput:
+        """Draw x0 with one network call per entry of the grid (a corrector makes two, except at the first).
+
+        Args:
+            denoise: the network.
+            x_T: "b *space" labels to start from, a draw from `process.prior`.
+            grid: the steps at which to call the network; see `make_grid`.
+            process: the diffusion process.
+            noise: source of the uniforms, one row per row of x_T.
+            callback: called at every entry of the grid.
+
+        Raises:
+            UserError: if the grid does not fall strictly from T to at least 1.
+        """
+        ...
 
 
 def walk(
@@ -57,10 +77,13 @@ def walk(
     jump: Jump,
     callback: Callback | None = None,
 ) -> SamplerOutput:
-    """Call the network at every entry of the grid and `jump` to the next; the last label is the arg-max of p0.
+    """Call the network at every entry of the grid and `jump` to the next; the final labels are the arg-max of p0.
 
     Note: the arg-max is the paper's and slightly sharper than a draw; the distribution it replaces is returned as
     `log_p0`.
+
+    Args:
+        jump: the rule that draws x_s from x_t and p0. For the other arguments see `Sampler`.
     """
     check_grid(grid, process)
     x_t = x_T
@@ -74,12 +97,12 @@ def walk(
 
 
 def steps_like(x: Tensor, t: int) -> Tensor:
-    """The step t for every row of x, "b" int64 on the CPU."""
+    """Repeat the step t for every row of x: "b" int64 on the CPU."""
     return torch.full((len(x),), t)
 
 
 def check_grid(grid: Grid, process: CategoricalProcess) -> None:
-    """A grid begins at T, falls strictly and stays above 0."""
+    """Raise a `UserError` unless the grid starts at T, falls strictly and stays above 0."""
     falls = all(a > b for a, b in pairwise(grid))
     if not grid or grid[0] != process.num_timesteps or not falls or grid[-1] < 1:
         raise UserError(f"a time grid falls strictly from T={process.num_timesteps} and ends at 1 or above, got {grid}")

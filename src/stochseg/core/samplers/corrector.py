@@ -1,4 +1,4 @@
-"""A corrector around any sampler: at every step of the grid, some pixels are drawn again given all others."""
+"""A corrector around any sampler: at every step of the grid some pixels are drawn again, given all others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stochseg.core.samplers.base import Callback, Denoise, Sampler, SamplerOutpu
 
 
 def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
-    """`sampler`, each of whose network calls after the first is preceded by one more call that corrects x_t.
+    """Add to `sampler`, before each of its network calls except the first, one more call that corrects x_t.
 
-    The extra call at (x_t, t) draws x0 ~ p0 and, for a random `fraction` of the pixels, a new x_t ~ q(x_t | x0). For
-    one pixel alone that is a Gibbs step, which leaves the distribution of x_t unchanged; given x0 it leaves
-    q(x_t | x0) unchanged for any fraction. Costs 2 K - 1 calls for a grid of K.
+    The extra call at (x_t, t) draws x0 ~ p0 and, for a random `fraction` of the pixels, a new x_t ~ q(x_t | x0). For a
+    single pixel this is a Gibbs step, which leaves the distribution of x_t unchanged; given x0 it leaves q(x_t | x0)
+    unchanged for any fraction. A grid of K entries costs 2 K - 1 calls.
     """
 
     def corrected(
@@ -42,7 +42,7 @@ def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
             x0 = draw_categorical(torch.log_softmax(denoise(x_t, t), dim=1), u[0])
             survives = u[1] < float(process.schedule.alpha_bar[step])
             fresh = torch.where(survives, x0, draw_uniform_labels(u[2], process.num_classes))
-            # In place: the sampler goes on from the corrected map.
+            # In place, so that the sampler continues from the corrected map.
             x_t.copy_(torch.where(u[3] < fraction, fresh, x_t))
             return denoise(x_t, t)
 

@@ -19,10 +19,10 @@ def ddim(
     noise: Noise,
     callback: Callback | None = None,
 ) -> SamplerOutput:
-    """x_s is x_t with probability sigma = (1 - alpha_bar_s) / (1 - alpha_bar_t), else a draw x0 ~ p0.
+    """Keep x_t as x_s with probability sigma = (1 - alpha_bar_s) / (1 - alpha_bar_t), else draw x_s = x0 ~ p0.
 
-    The largest sigma that leaves every probability non-negative; it is the one that adds no noise of its own. Given x0,
-    x_s is distributed as q(x_s | x0) whenever x_t is as q(x_t | x0).
+    This is the largest sigma for which no probability is negative, and the one that adds no fresh noise. Given x0, x_s
+    is distributed as q(x_s | x0) if x_t is distributed as q(x_t | x0).
     """
 
     def jump(x_t: Tensor, log_p0: Tensor, t: int, s: int) -> Tensor:

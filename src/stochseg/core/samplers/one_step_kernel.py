@@ -1,4 +1,4 @@
-"""The strided rule of the released CCDM code, only to reproduce the paper's figure of quality against steps."""
+"""The strided rule of the released CCDM code, kept only to reproduce the paper's figure of quality against steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def one_step_kernel(
     noise: Noise,
     callback: Callback | None = None,
 ) -> SamplerOutput:
-    """Draw with the posterior of the single step t -> t - 1, and take the result for x_s, however far s is below t.
+    """Draw from the posterior of the single step t -> t - 1 and use the result as x_s, however far s is below t.
 
-    Right when the grid holds all T steps. On any other it is not a sampler of the process: x_s keeps the noise of
-    t - 1, which the network at s takes for structure. Use `ancestral` or `sticky` for samples.
+    Correct only if the grid has all T steps. On any other grid it is not a sampler of the process: x_s keeps the noise
+    of t - 1, which the network at s takes for structure. Use `ancestral` or `sticky` for samples.
     """
 
     def jump(x_t: Tensor, log_p0: Tensor, t: int, s: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sticky noise: a pixel leaves its noise label once, at a time drawn in advance."""
+"""Sticky noise: a pixel leaves its noise label once, at a step drawn in advance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def sticky(
     noise: Noise,
     callback: Callback | None = None,
 ) -> SamplerOutput:
-    """Draw u a pixel once; at step s the pixels with u < alpha_bar_s show a fresh draw x0 ~ p0, all others keep the
+    """Draw u once per pixel; at step s the pixels with u < alpha_bar_s show a fresh draw x0 ~ p0, all others keep the
     label they have in x_T.
 
-    Given x0 a pixel of x_s is x0 with probability alpha_bar_s and uniform otherwise: q(x_s | x0) exactly, for every s
+    Given x0, a pixel of x_s is x0 with probability alpha_bar_s and uniform otherwise: exactly q(x_s | x0) for every s
     of the grid, though not as a Markov chain. Since x0 is drawn anew for all free pixels at every call, an early
-    mistake of a pixel does not stay, which is why a few calls are enough. Note: the free pixels of x_t show more of x0
-    than the network, which learnt q(x_t | x0), expects of them; where pixels are independent and a label is rare, that
-    makes it rarer still, and `ancestral` is the exact choice.
+    mistake of a pixel is corrected later, which is why few calls are enough. Note: the free pixels of x_t show more of
+    x0 than the network, which learned q(x_t | x0), expects of them; where pixels are independent and a label is rare,
+    that makes it rarer still, and `ancestral` is the exact choice.
     """
     free = noise.uniform(x_T.shape).to(x_T.device)
 
