@@ -1,10 +1,9 @@
-"""Packages that the base install does without, and the one that breaks others where it is half there.
+"""Optional packages, which the extras of the install provide, and a repair of torchvision that some of them need.
 
-torchvision from the package registry is built for CUDA. Beside a CPU build of torch its compiled part does not load, so
-the operators it registers Python functions for do not exist, and `import torchvision` fails with "operator
-torchvision::nms does not exist"; with it fail timm, segmentation_models_pytorch and torchmetrics, none of which calls
-these operators here. `repair_torchvision` declares them, with the signatures that torchvision publishes and nothing
-behind them, which is enough for the import. Any other failure, and any torchvision that works, is left alone.
+torchvision from PyPI is built for CUDA. Next to a CPU build of torch its compiled part does not load, and `import
+torchvision` fails with "operator torchvision::nms does not exist". timm and segmentation_models_pytorch then fail too,
+although stochseg never reaches these operators. `repair_torchvision` declares them without an implementation, which is
+enough for the import. It runs only when a package that imports torchvision is required, never on import.
 """
 
 from __future__ import annotations
@@ -14,21 +13,55 @@ import importlib.util
 import sys
 from functools import cache
 from types import ModuleType
-
-import torch
+from typing import TYPE_CHECKING
 
 from stochseg.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.library import Library
 
 MISSING = "operator torchvision::"
 OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+"""Signatures that torchvision publishes."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional package.
+
+    Args:
+        module: Name of the package, such as "timm".
+        extra: Extra of the install that provides it.
+        purpose: What needs it, for the error message.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        UserError: If the package is not installed; the message names the extra.
+
+    Example:
+        >>> require("json", "data", "this example").__name__
+        'json'
+    """
+    if extra == "zoo":  # its packages import torchvision
+        repair_torchvision()
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in (module.partition(".")[0], "torchvision"):
+            raise
+        raise UserError(f"{purpose} needs {error.name}; install it with: pip install 'stochseg[{extra}]'") from None
 
 
 @cache
 def repair_torchvision() -> None:
-    """Make `import torchvision` work, if it is installed. Call before importing a package that imports it."""
+    """Make `import torchvision` work if it is installed for another build of torch; other failures are raised.
+
+    Call before importing a package that imports torchvision.
+    """
     if importlib.util.find_spec("torchvision") is None:
         return
     try:
@@ -43,21 +76,11 @@ def repair_torchvision() -> None:
 
 
 @cache
-def _declare_operators() -> torch.library.Library:
-    """The library of declarations; kept, because they end with it."""
-    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+def _declare_operators() -> Library:
+    """Declare the operators; they last as long as the returned library, hence the cache."""
+    from torch.library import Library
+
+    library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in OPERATORS:
         library.define(schema)  # type: ignore[no-untyped-call]
     return library
-
-
-def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional package; without it the error names the extra that brings it."""
-    if extra == "zoo":  # whose packages import torchvision
-        repair_torchvision()
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in (module.partition(".")[0], "torchvision"):
-            raise
-        raise UserError(f"{purpose} needs {error.name}; install it with: pip install 'stochseg[{extra}]'") from None

@@ -1,29 +1,33 @@
-"""The memory of tensors on the CPU: kept by the process between uses."""
+"""Memory of tensors on the CPU, kept by the process between uses."""
 
 from __future__ import annotations
 
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
+_OLD_MMAP_LIMIT = 2**25  # of glibc versions that refuse more
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep what its tensors free, instead of giving it back and asking for it again.
+    """Let the process keep the memory that its tensors free, instead of returning it to the system.
 
-    glibc maps a large tensor's memory afresh at every allocation, and the system then fills it page by page: up to a
-    quarter of the time of sampling on CPUs. The price is that the process holds on to the most it ever needed. A choice
-    for a whole process, so the command makes it and the library does not. False where there is no glibc.
+    By default glibc maps the memory of a large tensor anew at every allocation and the system fills it page by page,
+    which takes up to a quarter of the time of sampling on CPUs. The process then holds its peak memory until it ends.
+    The choice affects the whole process, so the command makes it and the library does not.
+
+    Returns:
+        True on success, False without glibc.
     """
     libc = _glibc()
     if libc is None:
         return False
-    kept = any(libc.mallopt(_MMAP_THRESHOLD, most) for most in (_MOST, 2**25))  # which older ones refuse above 32 MB
-    return kept and bool(libc.mallopt(_TRIM_THRESHOLD, _MOST))
+    kept = any(libc.mallopt(_MMAP_THRESHOLD, limit) for limit in (_MAX_INT, _OLD_MMAP_LIMIT))
+    return kept and bool(libc.mallopt(_TRIM_THRESHOLD, _MAX_INT))
 
 
-def give_back_memory() -> None:
-    """Return what is free to the system, so that memory that is used from here on can be measured."""
+def release_freed_memory() -> None:
+    """Return freed memory to the system, so that the memory used from now on can be measured."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)

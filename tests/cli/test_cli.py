@@ -158,7 +158,7 @@ def test_bad_overrides(run, config, tmp_path, override, says):
 def test_a_device_that_is_not_there(run, config, tmp_path, device):
     code, _, messages = run("train", config, "--out", tmp_path / "run", "--device", device)
     assert code == 2
-    assert f"device '{device}' cannot be used here" in messages
+    assert f"device '{device}'" in messages
 
 
 @pytest.mark.parametrize("command", ["evaluate", "bench", "predict"])

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from stochseg._version import __version__
 from stochseg.data import SegmentationData
 from stochseg.evaluation.evaluator import evaluate
-from stochseg.memory import give_back_memory
+from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter
 
 
@@ -248,7 +248,7 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
         yield found
         return
     gc.collect()
-    give_back_memory()  # what was freed before must not hide what is taken now
+    release_freed_memory()  # what was freed before must not hide what is taken now
     before = highest = _resident()
     done = threading.Event()
 
