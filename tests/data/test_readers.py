@@ -11,11 +11,12 @@ import nibabel
 import numpy as np
 import pydicom
 import pytest
+import tifffile
 from PIL import Image
 from pydicom.dataset import FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
-from stochseg.data.readers import Tree
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -43,31 +44,11 @@ def deep_color_png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
 
 
-def tiff(
-    array: np.ndarray, order: str = "<", *, deflate: bool = False, differences: bool = False, rows: int = 3
-) -> bytes:
-    """A TIFF "h w c" of strips, written by the book: Pillow writes no colors of 16 bits and no five channels."""
-    h, w, c = array.shape
-    stored = np.diff(array, axis=1, prepend=np.zeros_like(array[:, :1])) if differences else array
-    body, places, lengths = b"", [], []
-    for y in range(0, h, rows):
-        strip = stored[y : y + rows].astype(array.dtype.newbyteorder(order)).tobytes()
-        strip = zlib.compress(strip) if deflate else strip
-        places.append(8 + len(body))
-        lengths.append(len(strip))
-        body += strip
-    body += bytes(len(body) % 2)
-    tags = {256: [w], 257: [h], 258: [array.itemsize * 8] * c, 259: [8 if deflate else 1], 262: [2 if c >= 3 else 1]}
-    tags |= {273: places, 277: [c], 278: [rows], 279: lengths, 284: [1], 317: [2 if differences else 1], 339: [1] * c}
-    tags |= {338: [0] * (c - 3)} if c > 3 else {}
-    entries, lists, behind = b"", b"", 8 + len(body) + 2 + 12 * len(tags) + 4
-    for tag, values in sorted(tags.items()):
-        numbers = struct.pack(f"{order}{len(values)}I", *values)
-        place = numbers if len(values) == 1 else struct.pack(f"{order}I", behind + len(lists))
-        lists += numbers if len(values) > 1 else b""
-        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + place
-    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(body))
-    return head + body + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + lists
+def tiff(array: np.ndarray, **options) -> bytes:
+    """A TIFF with channels last, as Pillow cannot write it: colors of 16 bits, five channels."""
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **{"photometric": "minisblack", "planarconfig": "contig", **options})
+    return file.getvalue()
 
 
 def nifti(array, zooms, units="mm", kind=nibabel.Nifti1Image) -> bytes:
@@ -109,16 +90,39 @@ def test_sixteen_bit_grey_tiff(tmp_path, compression):
     np.testing.assert_array_equal(got, array)
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
 @pytest.mark.parametrize("channels", [2, 3, 4, 5])
-@pytest.mark.parametrize("packed", [{}, {"deflate": True}, {"deflate": True, "differences": True}])
-def test_tiff_of_many_channels_keeps_every_bit(tmp_path, order, dtype, channels, packed):
-    array = RNG.integers(0, np.iinfo(dtype).max, (7, 5, channels), dtype=dtype, endpoint=True)
-    got = picture(tmp_path, "a.tif", tiff(array, order, **packed)).values
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rowsperstrip": 3, "compression": "zlib"},
+        {"compression": "lzw", "predictor": True},
+        {"tile": (16, 16), "compression": "zlib", "predictor": True},
+    ],
+    ids=lambda options: "-".join(map(str, options)) or "plain",
+)
+def test_tiff_of_many_channels_keeps_every_bit(tmp_path, byteorder, dtype, channels, options):
+    array = RNG.integers(-99 if np.dtype(dtype).kind != "u" else 0, 256, (7, 5, channels)).astype(dtype)
+    array.flat[0] = 2**15 - 1 if dtype == np.int16 else 2 ** (8 * min(2, array.itemsize)) - 1
+    got = picture(tmp_path, "a.tif", tiff(array, byteorder=byteorder, **options)).values
     assert got.dtype == dtype
     assert got.dtype.isnative
     np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_bigtiff(tmp_path, channels):
+    array = RNG.integers(0, 65536, (7, 5, channels), dtype=np.uint16)
+    got = picture(tmp_path, "a.tif", tiff(array, bigtiff=True)).values
+    np.testing.assert_array_equal(got, array)
+
+
+def test_channels_of_a_planar_tiff_come_last(tmp_path):
+    array = RNG.integers(0, 65536, (5, 7, 6), dtype=np.uint16)
+    got = picture(tmp_path, "a.tif", tiff(array, planarconfig="separate")).values
+    np.testing.assert_array_equal(got, np.moveaxis(array, 0, -1))
 
 
 def test_a_palette_means_colors_in_an_image_and_indices_in_a_label_map(tmp_path):
@@ -145,25 +149,35 @@ def pages() -> bytes:
 
 
 def cut_strip() -> bytes:
-    """The one strip begins where the file ends, as when the directory came first."""
-    content = tiff(np.zeros((9, 9, 5), np.uint8), rows=9)
-    entry = struct.pack("<HHI", 273, 4, 1)
-    return content.replace(entry + struct.pack("<I", 8), entry + struct.pack("<I", len(content) - 10))
+    """A TIFF whose only strip begins where the file ends, as when the directory came first."""
+    content = tiff(np.zeros((9, 9, 5), np.uint8))
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        place = file.pages.first.tags["StripOffsets"].valueoffset
+    return content[:place] + struct.pack("<I", len(content) - 10) + content[place + 4 :]
+
+
+def huge_tiff() -> bytes:
+    """A TIFF that declares more values than memory should be allocated for."""
+    content = tiff(np.zeros((9, 9, 5), np.uint8))
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        tag = file.pages.first.tags["ImageLength"]
+    return content[: tag.valueoffset] + struct.pack("<I", 2**30)[: tag.valuebytecount] + content[tag.valueoffset + 4 :]
 
 
 REFUSED = {
-    "pages": ("a.tif", pages, r"a\.tif holds 3 pages, expected one 2-D image; save each as a file of its own"),
-    "16-bit color PNG": ("a.png", deep_color_png, r"16 bits a channel are read from gray PNG only; save .* as TIFF"),
-    "BigTIFF": ("a.tif", lambda: b"II+\0" + bytes(60), r"a\.tif is a BigTIFF; save it as a classic TIFF"),
+    "pages": ("a.tif", pages, r"a\.tif.* 3 pages"),
+    "16-bit color PNG": ("a.png", deep_color_png, r"a\.png.* 16 bits.* TIFF"),
+    "BigTIFF": ("a.tif", lambda: b"II+\0" + bytes(60), r"a\.tif cannot be read"),
     "cut TIFF": ("a.tif", lambda: saved(np.zeros((64, 64), np.uint8), "TIFF")[:900], r"a\.tif cannot be read"),
-    "cut wide TIFF": ("a.tif", lambda: tiff(np.zeros((9, 9, 5), np.uint8))[:-40], r"a\.tif cannot be read"),
+    "cut wide TIFF": ("a.tif", lambda: tiff(np.zeros((9, 9, 5), np.uint8))[:-40], r"a\.tif is cut short"),
+    "huge TIFF": ("a.tif", huge_tiff, r"a\.tif.* \d{9}"),
     "cut strip": ("a.tif", cut_strip, r"a\.tif is cut short; copy it again"),
     "cut PNG": ("a.png", lambda: saved(RNG.integers(0, 99, (64, 64), np.uint8), "PNG")[:900], r"a\.png cannot be read"),
-    "not an image": ("a.png", lambda: b"hello", r"a\.png cannot be read as an image \(no known format\)"),
+    "not an image": ("a.png", lambda: b"hello", r"a\.png.*no known format"),
     "volume": (
         "a.nii.gz",
         lambda: gzip.compress(nifti(np.zeros((4, 5, 6), np.uint8), (1, 1, 1))),
-        r"a\.nii\.gz holds a volume of shape \(4, 5, 6\), expected one 2-D image; save each .*`group`",
+        r"a\.nii\.gz.* \(4, 5, 6\).*`group`",
     ),
     "cut gzip": (
         "a.nii.gz",
@@ -171,15 +185,15 @@ REFUSED = {
         r"a\.nii\.gz cannot be read",
     ),
     "cut NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9)), (1, 1))[:-60], r"a\.nii cannot be read"),
-    "complex NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9), np.complex64), (1, 1)), r"expected one number a pixel"),
+    "complex NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9), np.complex64), (1, 1)), r"a\.nii.* complex64"),
     "DICOM without pixels": ("a.dcm", lambda: dicom(None), r"a\.dcm has no pixel data .*expected an image"),
     "DICOM frames": (
         "a.dcm",
         lambda: dicom(np.zeros((3, 4, 4), np.uint8), NumberOfFrames=3),
-        r"a\.dcm holds 3 frames, expected one",
+        r"a\.dcm.* 3 frames",
     ),
-    "cut DICOM": ("a.dcm", lambda: dicom(np.zeros((32, 32), np.uint16))[:-900], r"a\.dcm cannot be read as an image"),
-    "no DICOM": ("a.dcm", lambda: b"x" * 400, r"a\.dcm is not a DICOM file"),
+    "cut DICOM": ("a.dcm", lambda: dicom(np.zeros((32, 32), np.uint16))[:-900], r"a\.dcm.* pixels"),
+    "no DICOM": ("a.dcm", lambda: b"x" * 400, r"a\.dcm.* DICOM.* mark"),
 }
 
 
@@ -257,7 +271,7 @@ def test_a_zip_whose_names_leave_it_is_refused(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("fine.png", b"")
         out.writestr(name, b"")
-    with pytest.raises(UserError, match=r"points outside the archive; refused"):
+    with pytest.raises(UserError, match=r"outside the archive"):
         _ = Tree(tmp_path / "a.zip").names
 
 

@@ -19,8 +19,9 @@ from PIL import Image
 
 from stochseg.errors import UserError
 from stochseg.inference import Options, predict
+from stochseg.inference.series import read_series
 from stochseg.inference.sources import find_sources
-from stochseg.inference.stacks import read_nifti, read_picture, read_series
+from stochseg.inference.stacks import read_nifti, read_picture
 from stochseg.models import load, save
 from stochseg.models.ccdm_fast import CCDMFast
 from stochseg.types import DatasetInfo
@@ -172,7 +173,7 @@ def test_odd_nifti_headers_are_told_and_the_others_done(model, tmp_path):
     a, b, c = predict(model, [tmp_path / f"{name}.nii" for name in "abc"], tmp_path / "out", QUICK)
     assert [outcome.status for outcome in (a, b, c)] == ["failed", "failed", "done"]
     assert "cannot be read as NIfTI" in a.problem
-    assert "its affine does not tell where voxels lie" in b.problem
+    assert "its affine" in b.problem
 
 
 def test_microscopic_sizes_are_not_rounded_away(model, tmp_path):
@@ -260,8 +261,8 @@ def test_nan_is_refused(model, tmp_path):
         ("a.png", b"\x89PNG\r\n\x1a\n and then nothing", "cannot be read as an image"),
         ("a.nii", b"short", "cannot be read as NIfTI"),
         ("a.nii.gz", zlib.compress(b"no gzip"), "cannot be read as NIfTI"),
-        ("a.dcm", b"not DICOM", "a.dcm cannot be read as DICOM: its mark is missing"),
-        ("b.dcm", bytes(128) + b"DICM" + b"\xff" * 50, "b.dcm"),
+        ("a.dcm", b"not DICOM", "cannot be read as DICOM: its mark is missing"),
+        ("b.dcm", bytes(128) + b"DICM" + b"\xff" * 50, "SOPClassUID"),
         ("empty.png", b"", "the file is empty, 0 bytes"),
         ("empty.dcm", b"", "the file is empty, 0 bytes"),
         ("cut.nii", nibabel.Nifti1Image(np.zeros((9, 9, 9)), np.eye(4)).to_bytes()[:999], "it is damaged or cut short"),

@@ -17,7 +17,8 @@ from stochseg.errors import UserError
 from stochseg.inference import to_dicom_seg, to_nifti, to_numpy
 from stochseg.inference.result import StackResult
 from stochseg.inference.result_folder import write_result
-from stochseg.inference.stacks import Lattice, Stack, read_series
+from stochseg.inference.series import read_series
+from stochseg.inference.stacks import Lattice, Stack
 from stochseg.inference.writers import Prediction
 from stochseg.inference.writers.previews import overlay
 from stochseg.types import DatasetInfo, Samples

@@ -23,8 +23,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.label_maps import check_labels, stack_labels
 from stochseg.data.protocol import register_dataset
-from stochseg.data.readers import Tree, check_labels, stack_labels
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError, unknown_name
 from stochseg.files import is_junk
 from stochseg.types import DatasetInfo, Example

@@ -23,7 +23,7 @@ from stochseg.data.folder import (
     whole_numbers,
     without_alpha,
 )
-from stochseg.data.readers import Tree
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DEFAULT_PALETTE
 

@@ -11,23 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stochseg.data.readers import Tree
+from stochseg.data import dicom, nifti
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.inference.stacks import (
-    DICOM,
-    NIFTI,
-    NO_IMAGES,
-    PICTURES,
-    Stack,
-    is_dicom,
-    read_files,
-    read_header,
-    read_series,
-)
+from stochseg.inference.series import NOT_IMAGES, read_header, read_series
+from stochseg.inference.stacks import Stack, read_nifti, read_picture
 
 RESULT = "result.json"
 FORMAT = "stochseg-prediction"
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 
 @dataclass(frozen=True)
@@ -68,17 +61,33 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
     return Found(tuple(_named_apart(unique)), tuple(problems), tuple(notices))
 
 
+def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:
+    """Read the file of a picture or a volume, or the files of a DICOM series."""
+    if files[0].name.lower().endswith(nifti.SUFFIXES):
+        return read_nifti(files[0], axis)
+    if len(files) > 1 or _is_dicom(files[0]):
+        return read_series(files)
+    return read_picture(files[0])
+
+
+def _is_dicom(file: Path) -> bool:
+    try:
+        return dicom.is_dicom_file(file)
+    except OSError:  # reported when the file is read
+        return False
+
+
 def is_result(folder: Path) -> bool:
     """Whether a folder is the result of a prediction."""
     try:
-        return json.loads((folder / RESULT).read_text()).get("format") == FORMAT
+        return bool(json.loads((folder / RESULT).read_text()).get("format") == FORMAT)
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def stem(name: str) -> str:
     """A file's name without its suffix, .nii.gz as one."""
-    for suffix in (*NIFTI, *PICTURES, *DICOM):
+    for suffix in (*nifti.SUFFIXES, *PICTURES, *dicom.SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
     return name
@@ -126,7 +135,7 @@ def _longer(source: Source, depth: int) -> str:
 
 def _file(path: Path, name: str, axis: int | None) -> Source:
     """name: relative to what was given; its folders become part of the result's name."""
-    return Source(stem(name).replace("/", "-"), (path,), partial(read_files, (path,), axis))
+    return Source(stem(name).replace("/", "-"), (path,), partial(read_stack, (path,), axis))
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
@@ -136,9 +145,9 @@ def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Sourc
     for name, path in paths.items():
         if results.intersection(path.parents):
             continue
-        if path.name.lower().endswith((*PICTURES, *NIFTI)):
+        if path.name.lower().endswith((*PICTURES, *nifti.SUFFIXES)):
             sources.append(_file(path, name, axis))
-        elif is_dicom(path):
+        elif _is_dicom(path):
             dicom.append(path)
         else:
             others += 1
@@ -170,7 +179,7 @@ def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Sou
         except UserError:
             broken.append(file)
             continue
-        if str(header.get("Modality", "")) in NO_IMAGES or not ("Rows" in header or _should_be_image(header)):
+        if str(header.get("Modality", "")) in NOT_IMAGES or not ("Rows" in header or _should_be_image(header)):
             passed += 1
             continue
         if "Rows" not in header:  # cut short: to pass over it would be to lose a slice

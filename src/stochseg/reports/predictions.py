@@ -20,8 +20,8 @@ from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.sources import FORMAT, RESULT
-from stochseg.inference.stacks import Lattice, read_files
+from stochseg.inference.sources import FORMAT, RESULT, read_stack
+from stochseg.inference.stacks import Lattice
 from stochseg.inference.writers.previews import eight_bits
 from stochseg.models.io import read_json
 from stochseg.reports.image import ImageReport, number, spread_text
@@ -229,7 +229,7 @@ def _original(result: Result) -> np.ndarray | None:
     try:
         if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
             return None
-        return read_files(files, result.image.slice_axis).values
+        return read_stack(files, result.image.slice_axis).values
     except (OSError, UserError):
         return None
 

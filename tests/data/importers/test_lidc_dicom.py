@@ -355,7 +355,7 @@ def test_hounsfield_window(tmp_path):
     raw = np.zeros(SIZE, np.int16)
     raw[0, : len(hounsfield)] = (hounsfield - INTERCEPT) / SLOPE
     write_slice(tmp_path / "a.dcm", 0, PixelData=raw.tobytes())
-    got = importer.read_window(str(tmp_path / "a.dcm"))
+    got = importer.read_window(tmp_path / "a.dcm")
     assert got.dtype == np.uint8
     # -300 lies halfway at 127.5; 0 HU is 1000/1400 of 255, 182.1; 2 HU are 0.36 gray values.
     assert got[0, : len(hounsfield)].tolist() == [0, 0, 0, 0, 128, 182, 255, 255, 255, 255]
@@ -686,9 +686,9 @@ def test_outline_beyond_the_image(source):
 def test_pixels_are_missing_or_damaged(source):
     file = source / PATIENT / "study" / UID / "1-004.dcm"
     write_slice(file, 3, drop=["PixelData"])
-    assert "1-004.dcm: the DICOM file has no pixel data" in error_of(source)
+    assert "1-004.dcm has no pixel data" in error_of(source)
     write_slice(file, 3, PixelData=b"\0\0" * 10)
-    assert "1-004.dcm: the pixel data cannot be decoded" in error_of(source)
+    assert "1-004.dcm: the pixels cannot be decoded" in error_of(source)
     write_slice(file, 3, drop=["RescaleSlope"])
     assert "1-004.dcm: no RescaleSlope" in error_of(source)
     write_slice(file, 3, NumberOfFrames=2, PixelData=raw_pixels(3).tobytes() * 2)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from stochseg.data.importers.cityscapes import IMAGENET
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
-from stochseg.data.readers import Tree, check_labels, stack_labels
+from stochseg.data.label_maps import check_labels, stack_labels
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
@@ -73,7 +74,7 @@ def camvid(source: Path) -> Plan:
 
 
 def _read(tree: Tree, image: str, labels: str, record: tuple[str, str, str]) -> Record:
-    pixels, where = tree.image(image), tree.where(labels)
+    pixels, where = tree.picture(image).values, tree.where(labels)
     remedy = "expected the label maps of the SegNet layout, not the color ones of the original release"
-    maps = stack_labels([tree.image(labels)], [where], pixels.shape[:2])
+    maps = stack_labels([tree.labels(labels)], [where], pixels.shape[:2])
     return Record(*record, pixels, check_labels(maps, INFO, where, remedy))

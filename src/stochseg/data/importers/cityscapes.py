@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
-from stochseg.data.readers import Tree, check_labels, stack_labels
+from stochseg.data.label_maps import check_labels, stack_labels
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Normalization
 
@@ -95,7 +96,7 @@ class _Frame:
     size: tuple[int, int] | None
 
     def read(self) -> Record:
-        image = self.image.tree.image(self.image.name)
+        image = self.image.tree.picture(self.image.name).values
         labels = stack_labels([_read_labels(self.labels)], [self.labels.where], image.shape[:2])[0]
         if self.size is not None:
             # Shrinking averages intensities; a label is never a mixture, so it is that of the nearest pixel.
@@ -193,7 +194,7 @@ def _read_labels(file: _File) -> np.ndarray:
     """Classes "h w" uint8 from whichever form the file has."""
     if file.name.endswith(_POLYGONS):
         return TRAIN_IDS[_draw(file)]
-    labels = file.tree.image(file.name)
+    labels = file.tree.labels(file.name)
     if file.name.endswith(_TRAIN_IDS):
         return _checked(labels, len(NAMES), VOID, file)
     return TRAIN_IDS[_checked(labels, len(LABEL_NAMES), None, file)]

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
-from stochseg.data.readers import Tree, stack_labels
+from stochseg.data.label_maps import stack_labels
 from stochseg.data.store import open_hdf5
+from stochseg.data.trees import Tree
 from stochseg.data.unpickle import read_arrays
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
@@ -70,10 +71,10 @@ def _beside(name: str, folder: str) -> str:
 
 
 def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str, str]) -> Record:
-    image = tree.image(name)
+    image = tree.picture(name).values
     if image.ndim != 2:
         raise UserError(f"{tree.where(name)}: expected a gray image, got shape {image.shape}")
-    maps = [_binary(tree.image(mask), tree.where(mask)) for mask in masks]
+    maps = [_binary(tree.labels(mask), tree.where(mask)) for mask in masks]
     return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
 
 

@@ -20,12 +20,12 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from stochseg.data.dicom import is_dicom_file, read_dataset, stored_pixels
 from stochseg.data.importers.lidc import CITATION, INFO, LICENSE, published_split
 from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
-from stochseg.data.readers import Tree
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
-from stochseg.extras import require
 
 SIZE = 128
 """Side of a crop, in pixels."""
@@ -82,7 +82,7 @@ def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
 class Slice:
     """What a DICOM header says of a slice. size and spacing are (h, w); thickness and z in millimeters."""
 
-    file: str
+    file: Path
     sop: str
     z: float
     patient: str
@@ -109,30 +109,19 @@ _TAGS = (
 )
 
 
-def _dicom_files(tree: Tree) -> list[str]:
-    """Files that are DICOM by their suffix or, since many archives name them by number, by their first bytes."""
-    others = (".xml", ".sqlite")
-    return [
-        str(tree.path / name)
-        for name in tree.names
-        if name.lower().endswith(".dcm") or (not name.lower().endswith(others) and _is_dicom(tree.path / name))
-    ]
-
-
-def _is_dicom(file: Path) -> bool:
+def _dicom_files(tree: Tree) -> list[Path]:
     try:
-        with file.open("rb") as handle:
-            return handle.read(132)[128:] == b"DICM"
+        return [tree.path / name for name in tree.names if is_dicom_file(tree.path / name)]
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _headers(files: Iterable[str], wanted: Mapping[str, Reading]) -> tuple[dict[str, list[Slice]], set[str]]:
+def _headers(files: Iterable[Path], wanted: Mapping[str, Reading]) -> tuple[dict[str, list[Slice]], set[str]]:
     """Slices of the annotated CT series by SeriesInstanceUID, and the other CT series."""
     found: dict[str, list[Slice]] = defaultdict(list)
     skipped: set[str] = set()
     for file in files:
-        header = _read_dicom(file, stop_before_pixels=True, specific_tags=list(_TAGS))
+        header = read_dataset(file, str(file), stop_before_pixels=True, specific_tags=list(_TAGS))
         uid = str(header.get("SeriesInstanceUID", ""))
         if header.get("Modality") != "CT":
             continue
@@ -143,15 +132,7 @@ def _headers(files: Iterable[str], wanted: Mapping[str, Reading]) -> tuple[dict[
     return dict(found), skipped
 
 
-def _read_dicom(file: str, **options: Any) -> Any:
-    pydicom = require("pydicom", "medical", file)
-    try:
-        return pydicom.dcmread(file, **options)
-    except Exception as error:  # a damaged file surfaces as whatever the parser stumbles over
-        raise UserError(f"{file} cannot be read as DICOM ({error}); download it again") from None
-
-
-def _slice(header: Any, file: str) -> Slice:
+def _slice(header: Any, file: Path) -> Slice:
     try:
         missing = [tag for tag in _TAGS if tag != "SliceThickness" and header.get(tag) in (None, "")]
         if not missing:
@@ -171,7 +152,7 @@ def _slice(header: Any, file: str) -> Slice:
 
 def _ordered(slices: Sequence[Slice]) -> list[Slice]:
     """A series from foot to head, checked to be one volume."""
-    seen: dict[str, str] = {}
+    seen: dict[str, Path] = {}
     for each in slices:
         if each.layout != slices[0].layout:
             raise UserError(
@@ -264,7 +245,7 @@ def _locate(outline: Outline, slices: Sequence[Slice], where: str) -> int:
             return i
     raise UserError(
         f"{where}: a roi at z {outline.z} (SOP UID {outline.sop or 'not given'}) fits {len(near)} slices of the series "
-        f"in {Path(slices[0].file).parent}, expected one; download the series again, or remove it"
+        f"in {slices[0].file.parent}, expected one; download the series again, or remove it"
     )
 
 
@@ -347,7 +328,7 @@ def _read(
     where: Slice,
     parts: Parts,
     center: tuple[int, int],
-    pixels: Callable[[str], np.ndarray],
+    pixels: Callable[[Path], np.ndarray],
 ) -> Record:
     image = pixels(where.file)
     if image.shape != where.size:
@@ -356,15 +337,11 @@ def _read(
     return Record(*names, crop(image, center)[..., None], crop(labels, center), spacing=where.spacing)
 
 
-def read_window(file: str) -> np.ndarray:
+def read_window(file: Path) -> np.ndarray:
     """The pixels of a CT slice, "h w" uint8: Hounsfield units clipped to the window, 0..255."""
-    data = _read_dicom(file)
-    if "PixelData" not in data:
-        raise UserError(f"{file}: the DICOM file has no pixel data; download it again")
-    try:
-        raw, slope, intercept = data.pixel_array, data.get("RescaleSlope"), data.get("RescaleIntercept")
-    except Exception as error:  # decoders are plug-ins, each with errors of its own
-        raise UserError(f"{file}: the pixel data cannot be decoded ({error}); download it again") from None
+    dataset = read_dataset(file, str(file))
+    raw = stored_pixels(dataset, str(file))
+    slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
     if slope is None or intercept is None:
         raise UserError(f"{file}: no RescaleSlope and RescaleIntercept, so its values are not Hounsfield units")
     low, high = WINDOW

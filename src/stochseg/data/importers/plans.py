@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from stochseg.config import Config
-from stochseg.data.readers import files_below
+from stochseg.data.trees import files_below
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo
 

@@ -1,0 +1,55 @@
+"""Decoded images, and the formats that Pillow reads: PNG, JPEG, BMP, WebP and others."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from stochseg.errors import UserError
+
+Pixels: TypeAlias = npt.NDArray[Any]
+"""Numbers of any type: files decide."""
+Palette: TypeAlias = Literal["colors", "indices"]
+"""How to read a palette image: an image means its colors, a label map its indices."""
+
+_COLOR_MODES = {"P": "RGB", "PA": "RGBA", "1": "L"}
+"""Pillow modes whose stored numbers are not intensities, and the mode that has them."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Raw intensities "h w" or "h w c", and the pixel spacing (h, w) in millimeters if the file states it."""
+
+    values: Pixels
+    spacing: tuple[float, float] | None = None
+
+
+def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:
+    """Decode a picture that Pillow reads without loss; others are refused."""
+    depth, kind = content[24:25], content[25:26]
+    if content[:4] == b"\x89PNG" and depth == b"\x10" and kind != b"\0":
+        raise UserError(f"{where}: PNG with 16 bits per channel is supported in gray only; save this image as TIFF")
+    with Image.open(io.BytesIO(content)) as image:
+        pages = getattr(image, "n_frames", 1)
+        if pages > 1 and image.format != "MPO":  # a photograph whose second picture is its preview
+            raise several_images(where, f"{pages} pages")
+        convert = palette == "colors" and image.mode in _COLOR_MODES
+        return Picture(np.asarray(image.convert(_COLOR_MODES[image.mode]) if convert else image))
+
+
+def several_images(where: str, found: str) -> UserError:
+    """Build the error for a file that contains more than one 2-D image."""
+    return UserError(
+        f"{where} contains {found}, expected one 2-D image; save each as its own file (ID-000, ID-001, …) and set "
+        "`group` in dataset.yaml to the expression that finds the patient"
+    )
+
+
+def stated_spacing(height: float, width: float) -> tuple[float, float] | None:
+    """Return the spacing (h, w), or None for the zeros and NaN of headers without one."""
+    return (float(height), float(width)) if height > 0 and width > 0 else None

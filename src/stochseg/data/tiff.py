@@ -1,0 +1,53 @@
+"""TIFF of any depth and number of channels.
+
+Pillow reduces colors of 16 bits to 8, drops fourth channels and refuses more: tifffile decodes these. Pillow decodes
+the others, because it also converts coded colors such as palettes and YCbCr.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import tifffile
+from PIL import Image, TiffImagePlugin
+
+from stochseg.data.pictures import Palette, Picture, read_with_pillow, several_images
+from stochseg.errors import UserError
+
+CLASSIC, BIG = (b"II*\0", b"MM\0*"), (b"II+\0", b"MM\0+")
+"""First bytes of TIFF and BigTIFF, in both byte orders."""
+_GRAY, _RGB = (0, 1), 2
+"""Values of PhotometricInterpretation; the others are coded colors."""
+
+
+def read_tiff(content: bytes, where: str, palette: Palette) -> Picture:
+    """Decode a TIFF of one page without loss."""
+    tags = _read_tags(content)
+    bits, channels = set(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))), tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 1)
+    meaning = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION)
+    colors = meaning not in _GRAY and (meaning != _RGB or channels == 3)
+    if channels == 1 or (bits == {8} and colors):
+        return read_with_pillow(content, where, palette)
+    if tags.next:
+        raise several_images(where, "several pages")
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        page = file.pages.first
+        if max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))) > len(content):
+            raise UserError(f"{where} is cut short; copy it again")
+        if page.size > 2 * (Image.MAX_IMAGE_PIXELS or page.size):  # Pillow's limit for its formats
+            raise UserError(f"{where}: {page.size} values are too many for one image; cut it into several")
+        values = np.asarray(page.asarray())
+        return Picture(np.moveaxis(values, 0, -1) if page.axes == "SYX" else values)
+
+
+def _read_tags(content: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
+    """Read the tags of the first page; `next` is 0 if it is the only one. A directory that is cut short fails."""
+    tags = TiffImagePlugin.ImageFileDirectory_v2(content[: 16 if content.startswith(BIG) else 8])
+    file = io.BytesIO(content)
+    file.seek(tags.next)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Pillow only warns about it
+        tags.load(file)
+    return tags
