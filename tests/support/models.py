@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,15 +41,19 @@ SMALLEST = {
 }
 
 
-def fresh(name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None) -> StochasticSegmenter:
-    """The smallest model of this name with its initial weights."""
+def fresh(
+    name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None, **config: Any
+) -> StochasticSegmenter:
+    """The smallest model of this name with its initial weights; `config` changes its options."""
     torch.manual_seed(0)
-    return create(name.partition("+")[0], classes, channels, info=info, **SMALLEST[name])
+    return create(name.partition("+")[0], classes, channels, info=info, **{**SMALLEST[name], **config})
 
 
-def lively(name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None) -> StochasticSegmenter:
+def lively(
+    name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None, **config: Any
+) -> StochasticSegmenter:
     """A model whose outputs depend on everything they can depend on: several layers start at zero."""
-    model = fresh(name, classes, channels, info)
+    model = fresh(name, classes, channels, info, **config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,9 +1,9 @@
 """Inference: prediction on files of any kind, faster engines, export."""
 
 from stochseg.inference.engines import ENGINES, with_engine
+from stochseg.inference.exporter import export
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import Options
-from stochseg.inference.portable import export
 from stochseg.inference.result import to_numpy
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti

@@ -1,8 +1,14 @@
-"""Engines: who computes the networks of a model while it samples.
+"""Engines: ways to compute the networks of a model while it samples.
 
-A model names the few modules that do its heavy work (`StochasticSegmenter.accelerated_modules`); an engine returns a
+A model names the few modules that do its heavy work (`StochasticSegmenter.accelerated_modules`). An engine returns a
 copy of the model, over the same weights, that computes these modules in another way. Everything else, above all the
 randomness, is untouched, so the samples are the same up to the engine's rounding.
+
+To add an engine, write a function `model -> model` that calls `replace_modules`, and register it:
+`ENGINES["mine"] = function` in this process, or in the pyproject.toml of an installed package:
+
+    [project.entry-points."stochseg.engines"]
+    mine = "its_module:function"
 """
 
 from __future__ import annotations
@@ -14,43 +20,65 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.inference.graphs import GraphOf, shared_copy
+from stochseg.inference.graphs import ModuleGraphs, shared_copy
 from stochseg.models import StochasticSegmenter
+from stochseg.plugins import Registry
 
 Engine = Callable[[StochasticSegmenter], StochasticSegmenter]
 
-Compute = Callable[..., Any]
-"""What stands in for the `forward` of an accelerated module."""
+Forward = Callable[..., Any]
+"""Replacement for the `forward` of an accelerated module."""
+
+ENGINES: Registry[Engine] = Registry("engine", "stochseg.engines")
 
 
 def with_engine(model: StochasticSegmenter, name: str) -> StochasticSegmenter:
-    """The model, computed by the engine `name`; the one given is left as it is.
+    """Return a copy of a model, over the same weights, that samples with another engine.
 
-    Choose the device first, and take the engine again after training: `onnx` keeps the weights it has seen.
+    Choose the device before the engine, and apply the engine again after training: `onnx` keeps the weights it was
+    first called with.
+
+    Args:
+        model: The model; it is not changed.
+        name: One of `ENGINES`: "eager", "compile", "onnx", "bfloat16", "cuda-graphs", or the engine of a plugin.
+
+    Returns:
+        The copy; for "eager" the model itself, if it has no other engine.
+
+    Raises:
+        UserError: The engine is unknown, lacks a package, or cannot compute this model on its device.
+
+    >>> import stochseg
+    >>> model = stochseg.create("unet-ce", num_classes=2, image_channels=1, base=4, multipliers=[1])
+    >>> fast = with_engine(model, "bfloat16")
+    >>> fast.engine, model.engine
+    ('bfloat16', 'eager')
     """
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    return ENGINES[name](model)
+    return ENGINES.find(name)(model)
 
 
 def eager(model: StochasticSegmenter) -> StochasticSegmenter:
-    """Plain torch: the model itself, or without the engine it has."""
+    """Compute with plain torch: return the model itself, or a copy without its engine."""
     return model if model.engine == "eager" else _without_engine(model)
 
 
 def compiled(model: StochasticSegmenter) -> StochasticSegmenter:
-    """torch.compile: on any device, after some minutes of compiling for the first image. A batch or image size other
-    than the first is compiled once more, and then for any. Equal to torch up to rounding: at most a thousandth of the
-    labels differ."""
-    return _replaced(model, "compile", lambda name, module: _call(torch.compile(module)))
+    """Compute with torch.compile, on any device.
+
+    The first image takes some minutes of compiling. A second batch or image size compiles once more, and then for any
+    size. Labels differ from those of torch in at most 0.1% of the pixels.
+    """
+    return replace_modules(model, "compile", lambda name, module: _as_function(torch.compile(module)))
 
 
 def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
-    """onnxruntime on the CPU, after some seconds of translating for the first image. It keeps its memory, so that it is
-    faster than torch in a process that does not (`stochseg.memory`). Equal to torch up to rounding: at most a
-    thousandth of the labels differ."""
+    """Compute with onnxruntime on the CPU.
+
+    The first image takes some seconds of translating. onnxruntime keeps its memory, so it is faster than torch in a
+    process that does not (`stochseg.memory`). Labels differ from those of torch in at most 0.1% of the pixels.
+    """
     for package in ("onnxruntime", "onnx", "onnxscript"):
         require(package, "onnx", "ONNX")
     if model.device.type != "cpu":
@@ -58,68 +86,74 @@ def onnx(model: StochasticSegmenter) -> StochasticSegmenter:
             f"engine 'onnx' computes on the CPU, and the model is on {model.device}; use --engine compile there, or "
             "--device cpu"
         )
-    return _replaced(model, "onnx", lambda name, module: _call(GraphOf(name, module)))
+    return replace_modules(model, "onnx", lambda name, module: _as_function(ModuleGraphs(name, module)))
 
 
 def bfloat16(model: StochasticSegmenter) -> StochasticSegmenter:
-    """Convolutions and products in 16 bits, with outputs back in float32: up to half again as fast on CPUs that have
-    such instructions, more on GPUs, slower on others.
+    """Compute convolutions and matrix products in 16 bits, with outputs in float32.
 
-    Labels change where two are nearly as likely: in at most 2% of the pixels by one network call, and in more (up to
-    10% with random weights) by a chain of calls, in which each change is seen by the next. They are other samples of
-    nearly the same distribution.
+    Up to 1.5 times as fast on CPUs with bfloat16 instructions, more on GPUs, slower on other CPUs. Labels change where
+    two are almost equally likely: in at most 2% of the pixels by one network call, and in more (up to 10% with random
+    weights) by a chain of calls, where each call sees the changes of the one before. They are other samples of almost
+    the same distribution.
     """
     kind = model.device.type
 
-    def halved(name: str, module: nn.Module) -> Compute:
+    def in_bfloat16(name: str, module: nn.Module) -> Forward:
         @wraps(module.forward)
         def forward(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(kind, dtype=torch.bfloat16):
                 out = module(*args, **kwargs)
-            return _each(out, Tensor.float)
+            return _map_tensors(out, Tensor.float)
 
         return forward
 
-    return _replaced(model, "bfloat16", halved)
+    return replace_modules(model, "bfloat16", in_bfloat16)
 
 
 def cuda_graphs(model: StochasticSegmenter) -> StochasticSegmenter:
-    """torch.compile with CUDA graphs, which record the kernels of a call and launch them as one: for small images and
-    few samples, where a GPU waits for Python."""
+    """Compute with torch.compile and CUDA graphs, which launch all kernels of a call at once.
+
+    For small images and few samples, where a GPU waits for Python.
+    """
     if model.device.type != "cuda":
         raise UserError(
             f"engine 'cuda-graphs' needs a model on an NVIDIA GPU, this one is on {model.device}; use --device cuda, "
             "or the engine compile or onnx"
         )
 
-    def replayed(name: str, module: nn.Module) -> Compute:
+    def replayed(name: str, module: nn.Module) -> Forward:
         graph = torch.compile(module, mode="reduce-overhead")
 
         @wraps(module.forward)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            torch.compiler.cudagraph_mark_step_begin()
-            return _each(graph(*args, **kwargs), torch.clone)  # the next replay writes over its outputs
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            return _map_tensors(graph(*args, **kwargs), torch.clone)  # the next replay overwrites its outputs
 
         return forward
 
-    return _replaced(model, "cuda-graphs", replayed)
+    return replace_modules(model, "cuda-graphs", replayed)
 
 
-ENGINES: dict[str, Engine] = {
-    "eager": eager,
-    "compile": compiled,
-    "onnx": onnx,
-    "bfloat16": bfloat16,
-    "cuda-graphs": cuda_graphs,
-}
+ENGINES.update({"eager": eager, "compile": compiled, "onnx": onnx, "bfloat16": bfloat16, "cuda-graphs": cuda_graphs})
 
 
-def _replaced(
-    model: StochasticSegmenter, engine: str, make: Callable[[str, nn.Module], Compute]
+def replace_modules(
+    model: StochasticSegmenter, engine: str, make: Callable[[str, nn.Module], Forward]
 ) -> StochasticSegmenter:
-    """A copy for sampling whose accelerated modules are computed by `make(name, module)`.
+    """Return a copy of a model for sampling whose accelerated modules are computed by other functions.
 
-    Only `forward` is exchanged: attributes, weights and their names stay, and with them saving and loading.
+    Only `forward` of these modules is replaced: attributes, weights and their names stay, and with them saving and
+    loading.
+
+    Args:
+        model: The model; it is not changed. An engine that it has is removed from the copy.
+        engine: Name of the engine, kept as `model.engine`.
+        make: Called with the name of each accelerated module and a copy of it over the same weights; returns the
+            function that replaces its `forward`.
+
+    Raises:
+        UserError: The model has no accelerated modules.
     """
     if not model.accelerated_modules:
         raise UserError(f"model {model.name!r} names no modules that an engine could compute; use the engine eager")
@@ -139,9 +173,9 @@ def _without_engine(model: StochasticSegmenter) -> StochasticSegmenter:
     return out
 
 
-def _call(target: Callable[..., Any]) -> Compute:
-    """A plain function around a callable: a module in the place of `forward` would become a part of the model, and a
-    copy of the model would copy the callable."""
+def _as_function(target: Callable[..., Any]) -> Forward:
+    """Wrap a callable: a module in the place of `forward` would become part of the model, and copies of the model
+    would copy it."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
@@ -149,5 +183,5 @@ def _call(target: Callable[..., Any]) -> Compute:
     return forward
 
 
-def _each(out: Tensor | tuple[Tensor, ...], change: Callable[[Tensor], Tensor]) -> Tensor | tuple[Tensor, ...]:
+def _map_tensors(out: Tensor | tuple[Tensor, ...], change: Callable[[Tensor], Tensor]) -> Tensor | tuple[Tensor, ...]:
     return change(out) if isinstance(out, Tensor) else tuple(change(x) for x in out)

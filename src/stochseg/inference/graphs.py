@@ -1,15 +1,13 @@
-"""ONNX graphs of single modules: made from one call of the module, run by onnxruntime."""
+"""ONNX graphs of single modules, made from one call of the module and run by onnxruntime."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,14 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.errors import UserError
+from stochseg.inference.calls import Call
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 M = TypeVar("M", bound=nn.Module)
 
-AGREEMENT = 1e-3
-"""How far, against the largest value, a graph may be from its module: far above rounding, far below a wrong graph."""
+TOLERANCE = 1e-3
+"""Largest difference between a graph and its module, relative to the largest value: far above rounding errors, far
+below the difference of a wrong graph."""
 
 
 def shared_copy(module: M) -> M:
@@ -33,58 +33,8 @@ def shared_copy(module: M) -> M:
     return copy.deepcopy(module, weights)
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of a module. Its tensors, whose first axis is the batch, are the inputs of a graph; whatever else it was
-    called with (a None) is a constant of the graph."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [x for x in self._values if isinstance(x, Tensor)]
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
-        return (*self.args, *self.kwargs.values())
-
-    @property
-    def form(self) -> tuple[Any, ...]:
-        """What must be equal for two calls to share a graph of fixed size: all but the batch and the values."""
-        parts = (
-            (x.dtype, tuple(x.shape[1:]), x.ndim) if isinstance(x, Tensor) else ("constant", x) for x in self._values
-        )
-        return (len(self.args), *self.kwargs, *parts)
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
-        """The same call with other tensors."""
-        rest = iter(tensors)
-        values = [next(rest) if isinstance(x, Tensor) else x for x in self._values]
-        count = len(self.args)
-        return Call(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
-
-    def of_several(self) -> Call:
-        """The same call with a batch of at least 2: an axis of length 1 is not taken for one that may vary."""
-        return self.with_tensors([torch.cat([x, x]) if len(x) == 1 else x for x in self.tensors])
-
-    def names(self, module: nn.Module) -> list[str]:
-        """A name a tensor: the module's own names of its arguments, those of a `*name` numbered."""
-        found = []
-        bound = inspect.signature(type(module).forward).bind(module, *self.args, **self.kwargs)
-        for name, value in list(bound.arguments.items())[1:]:
-            several = isinstance(value, tuple)
-            parts = {f"{name}_{i}": x for i, x in enumerate(value)} if several else {name: value}
-            found += [key for key, x in parts.items() if isinstance(x, Tensor)]
-        return found
-
-    def apply(self, module: nn.Module) -> tuple[Tensor, ...]:
-        out = module(*self.args, **self.kwargs)
-        return (out,) if isinstance(out, Tensor) else tuple(out)
-
-
-class _OfTensors(nn.Module):
-    """A module as a function of a call's tensors alone, which returns a tuple."""
+class _TensorFunction(nn.Module):
+    """A module as a function of the tensors of a call alone, which returns a tuple."""
 
     def __init__(self, module: nn.Module, call: Call):
         super().__init__()
@@ -95,19 +45,23 @@ class _OfTensors(nn.Module):
 
 
 def make_graph(module: nn.Module, call: Call, *, any_size: bool) -> bytes:
-    """The module as a serialized ONNX graph for any batch and, if asked for, any height and width.
+    """Translate a module to a serialized ONNX graph for any batch size.
 
-    The exporter decides by itself how far "any size" reaches: try the graph before trusting it at another size.
+    Args:
+        module: The module.
+        call: A call of the module; its tensors become the inputs.
+        any_size: Leave height and width open as well. The exporter decides how far that works: compare the graph with
+            the module before using it at another size.
     """
     batch, space = torch.export.Dim.DYNAMIC, torch.export.Dim.AUTO
-    call = call.of_several()
+    call = call.with_larger_batch()
     inputs = tuple(x.detach() for x in call.tensors)
     axes = tuple({0: batch, **({2: space, 3: space} if any_size and x.ndim == 4 else {})} for x in inputs)
     with torch.no_grad():
         outputs = len(call.apply(module))
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            _OfTensors(module, call).eval(),
+            _TensorFunction(module, call).eval(),
             inputs,
             input_names=call.names(module),
             output_names=output_names(outputs),
@@ -115,7 +69,8 @@ def make_graph(module: nn.Module, call: Call, *, any_size: bool) -> bytes:
             dynamo=True,
             verbose=False,
         )
-    return program.model_proto.SerializeToString()
+    assert program is not None  # torch returns None only where the old exporter is chosen
+    return bytes(program.model_proto.SerializeToString())
 
 
 def output_names(count: int) -> list[str]:
@@ -123,29 +78,29 @@ def output_names(count: int) -> list[str]:
 
 
 def open_graph(graph: bytes) -> InferenceSession:
-    """A session on the CPU with as many threads as torch uses."""
+    """Open a graph on the CPU with as many threads as torch uses."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what goes wrong is raised as well
+    options.log_severity_level = 4  # errors are raised as well
     # Threads that wait busily for the next call take the cores from torch, which works between the calls.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def run_graph(session: InferenceSession, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors in, tensors out, over the same memory."""
+    """Run a graph on tensors, without copying inputs or outputs."""
     arrays = (x.detach().contiguous().numpy() for x in tensors)
     feed = {slot.name: array for slot, array in zip(session.get_inputs(), arrays, strict=True)}
     return tuple(torch.from_numpy(array) for array in session.run(None, feed))
 
 
-class GraphOf:
-    """A module as its ONNX graph, made when it is first called.
+class ModuleGraphs:
+    """A module computed by ONNX graphs, which are made when they are first needed.
 
-    A size that the graph has not seen is first computed by the module as well; where the two differ, the size gets a
-    graph of its own. The weights are those of that moment.
+    A size that no graph has seen is first computed by the module as well; where the two differ, the size gets a graph
+    of its own. The weights are those at that time.
     """
 
     def __init__(self, name: str, module: nn.Module):
@@ -158,24 +113,24 @@ class GraphOf:
             raise UserError("engine 'onnx' has no gradients: use it to sample, and train the model itself")
         call = Call(args, kwargs)
         if call.form not in self.by_form:
-            out = self.module(*args, **kwargs)
-            single = isinstance(out, Tensor)
-            self.by_form[call.form] = self._session(call, (out,) if single else out), single
+            expected = self.module(*args, **kwargs)
+            single = isinstance(expected, Tensor)
+            self.by_form[call.form] = self._find_session(call, (expected,) if single else expected), single
         session, single = self.by_form[call.form]
         out = run_graph(session, call.tensors)
         return out[0] if single else out
 
-    def _session(self, call: Call, expected: Sequence[Tensor]) -> InferenceSession:
-        """A session that gives what is expected of this call."""
+    def _find_session(self, call: Call, expected: Sequence[Tensor]) -> InferenceSession:
+        """Find or make a graph that gives the expected outputs."""
         for session in self.sessions:
             if _agrees(session, call, expected):
                 return session
-        reason = "its outputs are not those of the module"
+        reason = "its outputs differ from those of the module"
         for any_size in (True, False):
             try:
                 session = open_graph(make_graph(self.module, call, any_size=any_size))
-            except Exception as error:  # the exporter raises of all kinds
-                reason = str(error).strip().splitlines()[0]
+            except Exception as error:  # the exporter raises errors of all kinds
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 continue
             if _agrees(session, call, expected):
                 self.sessions.append(session)
@@ -189,14 +144,14 @@ def _agrees(session: InferenceSession, call: Call, expected: Sequence[Tensor]) -
     except Exception:  # a graph of another size or of other inputs
         return False
     return len(got) == len(expected) and all(
-        a.shape == b.shape and bool((a - b).abs().max() <= AGREEMENT * b.abs().max().clamp(min=1))
+        a.shape == b.shape and bool((a - b).abs().max() <= TOLERANCE * b.abs().max().clamp(min=1))
         for a, b in zip(got, expected, strict=True)
     )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter talks at length of what it does, to people who develop it."""
+    """Silence the exporter, whose messages are for its developers."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""A model for other languages: its networks as ONNX files, and the numbers that sampling needs beside them."""
+"""Export for other languages: the networks of a model as ONNX files, with the constants of its sampling loop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import replaced_folder
+from stochseg.inference.calls import Call
 from stochseg.inference.engines import eager
-from stochseg.inference.graphs import Call, make_graph, output_names, shared_copy
+from stochseg.inference.graphs import make_graph, output_names, shared_copy
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import CONFIG, read_json, write_description
 
@@ -27,19 +28,35 @@ DESCRIPTION = "export.json"
 
 
 def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int] = (128, 128)) -> Path:
-    """Write the model for images of this height and width as a folder, all or nothing; an export there is replaced.
+    """Write a model for use in other languages, all or nothing; an export that exists there is replaced.
 
-    The folder holds one .onnx file per accelerated module, for any batch size; `config.json`, as in a saved model, with
-    the normalization of raw images; and `export.json`, with inputs, outputs and the constants of the sampling loop.
+    The folder contains one .onnx file per accelerated module, for any batch size; `config.json`, as in a saved model,
+    with the normalization of raw images; and `export.json`, with inputs, outputs and the constants for sampling.
+
+    Args:
+        model: The model.
+        folder: The folder to write.
+        size: Height and width of the images.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: The model has no modules to export, uses an encoder outside of them, the size is below 1, the folder
+            contains something else, or onnx is not installed.
+
+    Example:
+        `export(stochseg.load("lidc"), "exported", (128, 128))` writes exported/export.json and the files it lists.
     """
     for package in ("onnx", "onnxscript"):
         require(package, "onnx", "ONNX")
     if not model.accelerated_modules:
         raise UserError(f"model {model.name!r} names no modules that could be exported")
-    if getattr(model.config, "encoder", None) is not None:
+    encoder = getattr(model.config, "encoder", None)
+    if encoder is not None:
         raise UserError(
-            f"model {model.name!r} sees image features of the encoder {model.config.encoder!r}, which is not exported; "
-            "export a model without an encoder"
+            f"model {model.name!r} sees image features of the encoder {encoder!r}, which is not exported; export a "
+            "model without an encoder"
         )
     if min(size) < 1:
         raise UserError(f"export: height and width must be at least 1, got {tuple(size)}")
@@ -67,7 +84,7 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder holds an exported model and nothing else that somebody could miss."""
+    """Whether a folder contains an exported model and no other files."""
     try:
         description = read_json(folder / DESCRIPTION)
         ours = {CONFIG, DESCRIPTION, *(part["file"] for part in description.get("modules", ()))}
@@ -76,32 +93,35 @@ def is_export(folder: Path) -> bool:
     return description.get("format") == FORMAT and {file.name for file in folder.iterdir()} <= ours
 
 
-class _AllSeen(Exception):
-    """Every accelerated module was called."""
+class _AllCalled(Exception):
+    """Ends the sampling once every accelerated module was called."""
 
 
 def first_calls(model: StochasticSegmenter, size: tuple[int, int]) -> dict[str, Call]:
-    """With what each accelerated module is called first, when images of this size are sampled."""
-    model, calls = shared_copy(model), {}
+    """Sample images of this size and record the first call of each accelerated module, by its name."""
+    model = shared_copy(model)
+    calls: dict[str, Call] = {}
 
-    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.setdefault(name, Call(args, kwargs))
 
     def stop_when_complete(*_: object) -> None:
         if len(calls) == len(model.accelerated_modules):
-            raise _AllSeen
+            raise _AllCalled
 
     for name in model.accelerated_modules:
         module = model.get_submodule(name)
-        module.register_forward_pre_hook(lambda _, args, kwargs, name=name: note(name, args, kwargs), with_kwargs=True)
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: record(name, args, kwargs), with_kwargs=True
+        )
         module.register_forward_hook(stop_when_complete)
     images = torch.rand(2, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    with suppress(_AllSeen):
+    with suppress(_AllCalled):
         model.sample(images, 1)
     missing = [name for name in model.accelerated_modules if name not in calls]
     if missing:
         raise UserError(
-            f"model {model.name!r} samples without its modules {', '.join(missing)}; export needs them used"
+            f"model {model.name!r} samples without its modules {', '.join(missing)}; export needs their calls"
         )
     return calls
 
