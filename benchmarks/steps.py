@@ -28,7 +28,7 @@ from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import CONFIG, WEIGHTS, find_model
-from stochseg.plotting.figures import quality_against_steps, write_figure
+from stochseg.plotting import quality_against_evaluations, write_figure
 from stochseg.types import Example
 
 WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"
@@ -166,7 +166,7 @@ def main() -> None:
         for curve in [sampler, "one_step_kernel"] if (sampler, steps) == ("ancestral", every_step) else [sampler]:
             curves.setdefault(curve, {})[calls] = row
     out = write_csv(f"steps-{name}", table, arguments.out)
-    print(out, write_figure(quality_against_steps(curves), out.with_suffix(".png")))
+    print(out, write_figure(quality_against_evaluations(curves), out.with_suffix(".png")))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms, open_dataset
 from stochseg.evaluation.evaluator import evaluate
 from stochseg.models import load
-from stochseg.plotting.figures import forward_process, mode_frequencies, qualitative, show_image, write_figure
+from stochseg.plotting import forward_process, mode_frequencies, qualitative, write_figure
+from stochseg.plotting.pictures import image_to_rgb
 from stochseg.training import open_split, read_config
 
 IMAGES = Path(__file__).parent / "images"
@@ -25,7 +26,7 @@ def contact_sheet(data: Phantoms, indices: range) -> Figure:
     for column, i in zip(axes.T, indices, strict=True):
         truth = data.truth(i)
         for row, axis in enumerate(column):
-            axis.imshow(show_image(data[i].image, data.info.normalization))
+            axis.imshow(image_to_rgb(data[i].image, data.info.normalization))
             axis.set_axis_off()
             axis.set_title(f"{truth.names[row]}  {truth.probabilities[row]:.0%}", fontsize=8, pad=3)
             for label in range(1, data.info.num_classes):

@@ -73,7 +73,7 @@ _MODULES = {
 
 def _view(function: str) -> Any:
     """A notebook view by the name of its function, imported when something is shown."""
-    return lambda value: getattr(import_module("stochseg.plotting.summary"), function)(value)
+    return lambda value: getattr(import_module("stochseg.plotting.views"), function)(value)
 
 
 VIEWS.update(Samples=_view("samples_html"), Hypotheses=_view("hypotheses_html"))

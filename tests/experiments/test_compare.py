@@ -9,7 +9,7 @@ import pytest
 from stochseg.errors import UserError
 from stochseg.experiments import compare as module
 from stochseg.experiments.compare import compare, markdown_table, parse_budget
-from stochseg.plotting.figures import write_figure
+from stochseg.plotting import method_bars, write_figure
 from stochseg.training.config import write_config
 
 
@@ -178,4 +178,4 @@ def test_a_table_leaves_out_empty_columns_and_keeps_its_cells_apart():
 def test_names_with_settings_fit_the_chart(tmp_path):
     name = "ccdm " + " ".join(f"model.options.setting_{i}=0.001" for i in range(12))
     rows = [{"method": method, "ged": 0.4, "hm_iou": 0.5, "seconds_per_sample": 0.1} for method in (name, "ssn")]
-    assert write_figure(module._bars(rows, 16), tmp_path / "bars.png").stat().st_size > 0
+    assert write_figure(method_bars(rows, n=16), tmp_path / "bars.png").stat().st_size > 0

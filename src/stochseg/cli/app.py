@@ -276,7 +276,7 @@ def evaluate(
     if points:
         metrics = evaluation.steps_curve(network, chosen, points, **options)
         name = sampler or getattr(network.config, "sampler", network.name)
-        figure = plotting.quality_against_steps({name: metrics}, n=samples)
+        figure = plotting.quality_against_evaluations({name: metrics}, n=samples)
         curve_picture = plotting.write_figure(figure, folder / "steps.png")
         write_csv(folder / "steps.csv", [{"evaluations": count, **row} for count, row in metrics.items()])
     page = evaluation_page(result, folder, samples=picture, curve=curve_picture)

@@ -44,14 +44,14 @@ def bench(
     from stochseg.data import open_path
     from stochseg.devices import pick_device
     from stochseg.evaluation.evaluator import check_fits, write_csv
-    from stochseg.experiments.bench import Case, cost, origin, quality, quality_against_cost
+    from stochseg.experiments.bench import Case, cost, origin, quality
     from stochseg.experiments.recipes import RECIPES, fresh_model
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.base import SamplingOptions
     from stochseg.models.io import is_model
     from stochseg.models.registry import known
-    from stochseg.plotting import write_figure
+    from stochseg.plotting import quality_against_cost, write_figure
 
     if out is not None and out.suffix != ".csv":
         raise UserError(f"--out: expected a file that ends in .csv, got {out}; its picture goes beside it")

@@ -107,7 +107,7 @@ def show(
     """A contact sheet: images with the outlines of every rater."""
     from stochseg.data import open_path
     from stochseg.evaluation.data_checks import pick_examples
-    from stochseg.plotting.figures import contact_sheet, write_figure
+    from stochseg.plotting import contact_sheet, write_figure
 
     data = open_path(path, split)
     write_figure(contact_sheet(pick_examples(data, count), data.info), out)

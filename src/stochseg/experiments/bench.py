@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from stochseg._version import __version__
@@ -270,46 +268,3 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-# ---------------------------------------------------------------------- the picture
-
-
-def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
-    """GED_n and HM-IoU_n against the seconds that n samples take (log scale), one line a model, engine and sampler; the
-    number of network evaluations stands beside each point. The strided rule of the released code is dashed. Rows
-    without scores, of models that were not trained, are left out."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row[f"ged_{n}"] != "":
-            way = tuple(str(row[key]) for key in ("model", "engine", "sampler", "grid", "noise", "height", "width"))
-            lines.setdefault(way, []).append(row)
-    sizes = {(row["height"], row["width"]) for row in rows}
-    for axis, key, title in zip(
-        figure.subplots(1, 2),
-        (f"ged_{n}", f"hm_iou_{n}"),
-        (f"GED$_{{{n}}}$ (lower is better)", f"HM-IoU$_{{{n}}}$ (higher is better)"),
-        strict=True,
-    ):
-        for (model, engine, sampler, grid, noise, height, width), points in lines.items():
-            points = sorted(points, key=lambda row: row["evaluations"])
-            words = (model, sampler, grid, engine, noise, f"{height}×{width} pixels" if len(sizes) > 1 else "")
-            label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
-            style = "s--" if sampler == "one_step_kernel" else "o-"
-            axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)
-            for p in points:
-                axis.annotate(
-                    str(p["evaluations"]),
-                    (p["seconds"], p[key]),
-                    textcoords="offset points",
-                    xytext=(4, 4),
-                    fontsize=7,
-                )
-        axis.set(xscale="log", xlabel=f"seconds for {n} samples", title=title)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7, frameon=False)
-    return figure

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from stochseg._version import __version__
@@ -24,7 +21,7 @@ from stochseg.evaluation.evaluator import evaluate, write_csv
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.models import StochasticSegmenter, load
-from stochseg.plotting.figures import comparison_grid, write_figure
+from stochseg.plotting import comparison_grid, method_bars, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.types import Example, Samples
 
@@ -245,7 +242,7 @@ def write_comparison(rows: Sequence[dict[str, Any]], out: Path, settings: dict[s
     write_text(out / "comparison.md", f"{text}\nThe same for all: {terms}.\n")
     done = [row for row in ordered if not row["problem"]]
     if done:
-        write_figure(_bars(done, samples), out / "comparison.png")
+        write_figure(method_bars(done, n=samples), out / "comparison.png")
 
 
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -273,30 +270,6 @@ def _cell(key: str, value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}" if key.startswith(("seconds", "train_")) else f"{value:.4f}"
     return str(value)
-
-
-def _bars(rows: Sequence[dict[str, Any]], samples: int) -> Figure:
-    names = [textwrap.fill(row["method"], 32) for row in rows]  # with settings of its own a method's is long
-    lines = max(name.count("\n") for name in names)
-    figure = Figure(figsize=(9.0, (0.32 + 0.13 * lines) * len(rows) + 1.0), layout="constrained")
-    place = np.arange(len(rows))[::-1]
-    for i, (axis, key, title) in enumerate(
-        zip(
-            figure.subplots(1, 3, sharey=True),
-            ("ged", "hm_iou", "seconds_per_sample"),
-            (f"GED$_{{{samples}}}$ (lower is better)", f"HM-IoU$_{{{samples}}}$", "seconds a sample"),
-            strict=True,
-        )
-    ):
-        values = [row[key] for row in rows]
-        axis.barh(place, values, color=("#1f4e79", "#4caf6e", "#c2571a")[i], height=0.65)
-        axis.set_yticks(place, names, fontsize=8 if lines else 10)
-        axis.set_title(title, fontsize=10)
-        axis.grid(axis="x", alpha=0.3)
-        axis.set_axisbelow(True)
-        if key == "seconds_per_sample":
-            axis.set_xscale("log")
-    return figure
 
 
 def _write_grid(

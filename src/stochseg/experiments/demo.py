@@ -13,7 +13,7 @@ from stochseg.data import Phantoms
 from stochseg.evaluation.evaluator import Evaluation, evaluate, metric_rows, table, write_results
 from stochseg.experiments.recipes import recipe
 from stochseg.models import load
-from stochseg.plotting.figures import (
+from stochseg.plotting import (
     forward_process,
     mode_frequencies,
     qualitative,

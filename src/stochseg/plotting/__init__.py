@@ -1,6 +1,31 @@
-"""Every figure of the project. Each function returns a matplotlib figure."""
+"""All figures of the project. Each function returns a matplotlib figure."""
 
-from stochseg.plotting.figures import forward_process, qualitative, quality_against_steps, write_figure
+from stochseg.plotting.curves import (
+    histogram,
+    method_bars,
+    mode_frequencies,
+    quality_against_cost,
+    quality_against_evaluations,
+    reliability_diagram,
+    training_curve,
+)
+from stochseg.plotting.grids import comparison_grid, contact_sheet, forward_process, overview, qualitative
+from stochseg.plotting.output import write_figure
 from stochseg.plotting.summary import plot
 
-__all__ = ["forward_process", "plot", "qualitative", "quality_against_steps", "write_figure"]
+__all__ = [
+    "comparison_grid",
+    "contact_sheet",
+    "forward_process",
+    "histogram",
+    "method_bars",
+    "mode_frequencies",
+    "overview",
+    "plot",
+    "qualitative",
+    "quality_against_cost",
+    "quality_against_evaluations",
+    "reliability_diagram",
+    "training_curve",
+    "write_figure",
+]

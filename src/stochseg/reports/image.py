@@ -17,7 +17,9 @@ from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
 from stochseg.plotting import report_figures as figures
-from stochseg.plotting.summary import close_up
+from stochseg.plotting.curves import histogram
+from stochseg.plotting.output import embed_picture, embed_plot
+from stochseg.plotting.pictures import close_up, shrink
 from stochseg.reports.page import Picture, Section, Table
 from stochseg.types import DatasetInfo, Samples
 
@@ -177,7 +179,7 @@ class ImageReport:
     def _view(self, *maps: np.ndarray) -> tuple[np.ndarray, ...]:
         """The picture and maps "… h w" of it, close up if that helps, and small enough to draw."""
         rows, columns = self.window or (slice(None), slice(None))
-        return figures.shrunk(self.picture[rows, columns], *(part[..., rows, columns] for part in maps))
+        return shrink(self.picture[rows, columns], *(part[..., rows, columns] for part in maps))
 
     # --- the section ---
 
@@ -204,34 +206,34 @@ class ImageReport:
         at = f", {self.where}" if self.where else ""
         found = []
         if self.window is not None:
-            whole = figures.embed_picture(figures.whole(self.picture, self.window, self.aspect))
+            whole = embed_picture(figures.locator(self.picture, self.window, self.aspect))
             found.append(Picture(whole, f"The whole image{at}.", "The box is what the other pictures show close up."))
         if self.raters is not None:
             _, raters = self._view(self.raters.numpy())
             names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(raters)))
             found.append(
                 Picture(
-                    figures.embed_picture(figures.rater_outlines(picture, raters, names, self.aspect)),
+                    embed_picture(figures.rater_outlines(picture, raters, names, self.aspect)),
                     f"{len(raters)} raters." if len(raters) > 1 else "The rater.",
                     "What each drew, a color each.",
                 )
             )
-        drawn = figures.outlines(picture, maps, one.weights.numpy(), self.info, self.labels, self.aspect)
+        drawn = figures.sample_outlines(picture, maps, one.weights.numpy(), self.info, self.labels, self.aspect)
         highest = float(np.log(self.info.num_classes))
         return [
             *found,
             Picture(
-                figures.embed_picture(drawn),
+                embed_picture(drawn),
                 f"Outlines of all {len(maps)} samples{at}.",
                 "Each line is one plausible segmentation; where many run together, the border is certain.",
             ),
             Picture(
-                figures.embed_picture(figures.value_map(marked, 1.0, "viridis", "prob.", self.aspect)),
+                embed_picture(figures.value_map(marked, 1.0, "viridis", "prob.", self.aspect)),
                 "Mean probability of foreground.",
                 "Dark: none of the samples marks it; yellow: all do.",
             ),
             Picture(
-                figures.embed_picture(figures.value_map(nats, highest, "magma", "nats", self.aspect)),
+                embed_picture(figures.value_map(nats, highest, "magma", "nats", self.aspect)),
                 "Entropy.",
                 "Bright where the samples contradict each other, dark where they agree.",
             ),
@@ -244,8 +246,8 @@ class ImageReport:
             low, high = reading.interval
             name = f"{reading.probability:.0%} {reading.name}"
             caption = f"({low:.0%} – {high:.0%}; {_count(reading)})"
-            drawn = figures.reading(picture, medoid, self.info, self.aspect)
-            shown.append(Picture(figures.embed_picture(drawn, SMALL), name, caption))
+            drawn = figures.label_overlay(picture, medoid, self.info, self.aspect)
+            shown.append(Picture(embed_picture(drawn, SMALL), name, caption))
         rest = self.readings[READINGS:]
         left = f" {len(rest)} more share {sum(r.probability for r in rest):.0%}." if rest else ""
         count = "One reading" if len(self.readings) == 1 else f"{len(self.readings)} readings"
@@ -286,11 +288,9 @@ class ImageReport:
         return [q.threshold for q, asked in pairs if asked.name == measured.name]
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None = None) -> Picture:
-        plot = figures.histogram(
-            measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured)
-        )
+        plot = histogram(measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured))
         name = measured.name[:1].upper() + measured.name[1:]
-        return Picture(figures.embed_plot(plot), f"{name}:", f"{spread_text(measured)}, mean (90% of samples).")
+        return Picture(embed_plot(plot), f"{name}:", f"{spread_text(measured)}, mean (90% of samples).")
 
     def _table(self) -> Table:
         head = ["measure", "unit", "mean", "std", "median", "90% of samples"]

@@ -22,8 +22,8 @@ from stochseg.extras import require
 from stochseg.files import sha256
 from stochseg.inference.sources import FORMAT, RESULT, read_stack
 from stochseg.inference.stacks import Lattice
-from stochseg.inference.writers.previews import eight_bits
 from stochseg.models.io import read_json
+from stochseg.plotting.pictures import intensities_to_rgb
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.page import Section, Table, write_page
 from stochseg.types import DEFAULT_PALETTE, DatasetInfo, Samples
@@ -237,9 +237,7 @@ def _original(result: Result) -> np.ndarray | None:
 def _picture(folder: Path, result: Result, values: np.ndarray | None, shown: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The image "h w 3" in [0, 1], and a note if it is not the image itself."""
     if values is not None:
-        raw = values[shown].reshape(*values.shape[1:3], -1)
-        gray = eight_bits(raw[..., : 3 if raw.shape[-1] >= 3 else 1]) / 255
-        return np.broadcast_to(gray, (*gray.shape[:2], 3)), ()
+        return intensities_to_rgb(values[shown]), ()
     try:
         with Image.open(folder / "overlay.png") as picture:
             size = (result.image.width, result.image.height)

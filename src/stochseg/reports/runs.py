@@ -21,8 +21,9 @@ from stochseg.metrics import CalibrationBins, diversity, foreground_bins, withou
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import read_json
-from stochseg.plotting import report_figures as figures
-from stochseg.plotting.figures import mode_frequencies, quality_against_steps, show_image, training_curve
+from stochseg.plotting import curves
+from stochseg.plotting.output import embed_plot
+from stochseg.plotting.pictures import image_to_rgb
 from stochseg.reports.image import ImageReport
 from stochseg.reports.page import Picture, Section, Table, write_page
 from stochseg.types import Batch, DatasetInfo, Example, Samples
@@ -154,7 +155,7 @@ def report_run(
     sections.append(_calibration(result, seen))
     sections.append(_disagreement(result, seen))
     if result.modes is not None:
-        plot = mode_frequencies(result.modes.truth, result.modes.frequency, result.modes.names)
+        plot = curves.mode_frequencies(result.modes.truth, result.modes.frequency, result.modes.names)
         text = (
             "This data is made so that the probability of every reading is known. Each point is one image: the true "
             "probability of a reading against its share of the samples. On the diagonal is perfect."
@@ -166,7 +167,7 @@ def report_run(
         sections.append(image.section(f"{kind}: {image.name}", _scores(result, seen, i), f"case-{number_}"))
     sections.insert(1, _contents(images, result, seen))
     if facts.log:
-        plot = training_curve(facts.log)
+        plot = curves.training_curve(facts.log)
         sections.append(Section("Training", "", pictures=[_wide(plot, "Loss and validation score by step.")]))
     s = result.settings
     write_page(
@@ -195,7 +196,7 @@ def _points(model: StochasticSegmenter, curve: Sequence[int] | None, options: Ma
 
 
 def _wide(plot: Any, name: str, caption: str = "") -> Picture:
-    return Picture(figures.embed_plot(plot), name, caption, wide=True)
+    return Picture(embed_plot(plot), name, caption, wide=True)
 
 
 MEANING = {
@@ -237,11 +238,11 @@ def _calibration(result: Evaluation, seen: Collector) -> Section:
         "The bars count pixels (each as often as raters looked at it), on a logarithmic scale: points with few pixels "
         f"scatter. Calibration error of the top label (ECE): {result.metrics['ece']:.4f}."
     )
-    plot = figures.reliability_diagram(seen.bins)
+    plot = curves.reliability_diagram(seen.bins)
     return Section(
         "Calibration",
         text,
-        pictures=[Picture(figures.embed_plot(plot), "Share of raters by the model's probability.")],
+        pictures=[Picture(embed_plot(plot), "Share of raters by the model's probability.")],
     )
 
 
@@ -261,17 +262,13 @@ def _disagreement(result: Evaluation, seen: Collector) -> Section:
     theirs, entropy = raters[several], np.array(seen.entropy)[several]
     plots = [
         Picture(
-            figures.embed_plot(
-                figures.scatter(theirs, ours, "two raters: 1 − IoU", "two samples: 1 − IoU", diagonal=True)
-            ),
+            embed_plot(curves.scatter(theirs, ours, "two raters: 1 − IoU", "two samples: 1 − IoU")),
             "Disagreement of shapes:",
             f"{correlations(theirs, ours)}; mean of raters {theirs.mean():.3f}, of samples {ours.mean():.3f}.",
         ),
         Picture(
-            figures.embed_plot(
-                figures.scatter(
-                    entropy[:, 0], entropy[:, 1], "entropy of the raters (nats)", "entropy of samples", diagonal=True
-                )
+            embed_plot(
+                curves.scatter(entropy[:, 0], entropy[:, 1], "entropy of the raters (nats)", "entropy of samples")
             ),
             "Entropy, summed over the image:",
             f"{correlations(entropy[:, 0], entropy[:, 1])}. Few raters cannot show all doubt: expect more of samples.",
@@ -316,7 +313,11 @@ def _curve(
     return Section(
         "Quality against steps",
         text,
-        pictures=[_wide(quality_against_steps({name: curve}, n=samples), "Quality by network evaluations a sample.")],
+        pictures=[
+            _wide(
+                curves.quality_against_evaluations({name: curve}, n=samples), "Quality by network evaluations a sample."
+            )
+        ],
         table=Table(["network evaluations", f"GED, n = {samples}", f"HM-IoU, n = {samples}"], rows),
     )
 
@@ -356,7 +357,7 @@ def _draw(
     drawn = replace(drawn, labels=labels)
     return ImageReport(
         example.id,
-        show_image(example.image, data.info.normalization),
+        image_to_rgb(example.image, data.info.normalization),
         drawn,
         data.info,
         example.spacing or spacing,
@@ -375,7 +376,7 @@ def _check_questions(
     k = batch.raters.shape[1]
     mean = torch.nn.functional.one_hot(batch.raters[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
     raters = Samples(batch.raters, mean, torch.full((1, k), 1 / k), 0)
-    picture = show_image(example.image, data.info.normalization)
+    picture = image_to_rgb(example.image, data.info.normalization)
     _ = ImageReport(example.id, picture, raters, data.info, example.spacing or spacing, questions=questions).answers
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from stochseg.files import write_text
-from stochseg.plotting.figures import write_figure
+from stochseg.plotting import write_figure
 from stochseg.training.checkpoint import Progress
 
 LOG_FILE = "log.jsonl"

@@ -30,7 +30,7 @@ from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.models.io import load, save
 from stochseg.models.registry import build
-from stochseg.plotting.figures import qualitative
+from stochseg.plotting import qualitative
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
 from stochseg.training.distributed import Processes, join, leave

@@ -15,7 +15,7 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.result import LabelArray, label_type
 from stochseg.inference.writers.base import Prediction
-from stochseg.inference.writers.pictures import rgb
+from stochseg.plotting.pictures import rgb_bytes
 from stochseg.types import DatasetInfo, Samples
 
 CODING_SCHEME = "99STOCHSEG"
@@ -106,7 +106,7 @@ def _segments(info: DatasetInfo, algorithm: str) -> list[Any]:
                 segmented_property_type=highdicom.sr.CodedConcept(str(label), CODING_SCHEME, name),
                 algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
                 algorithm_identification=identification,
-                display_color=highdicom.color.CIELabColor.from_rgb(*rgb(info.colors[label])),
+                display_color=highdicom.color.CIELabColor.from_rgb(*rgb_bytes(info.colors[label])),
             )
         )
     return segments

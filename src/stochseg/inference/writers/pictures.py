@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import tifffile
-from matplotlib.colors import to_rgb
-from PIL import Image
 
 from stochseg.inference.writers.base import Prediction
+from stochseg.plotting.pictures import PALETTE_SIZE, write_label_png
 
-PALETTE_SIZE = 256
 AXES = {"labels": "QYX", "fused": "YX", "mean": "CYX", "entropy": "YX"}
 """Axes of each part in a TIFF: Q samples, C classes."""
 
@@ -31,13 +29,4 @@ def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
 
 def write_palette_png(prediction: Prediction, file: Path) -> None:
     """Write the fused map of a picture as a PNG whose palette indices are the labels."""
-    picture = Image.fromarray(prediction.result.fused[0]).convert("P")
-    picture.putpalette([value for color in prediction.info.colors for value in rgb(color)])
-    options: dict[str, Any] = {} if prediction.stack.dpi is None else {"dpi": prediction.stack.dpi}
-    picture.save(file, **options)
-
-
-def rgb(color: str) -> tuple[int, int, int]:
-    """Convert "#rrggbb" to three numbers in 0..255."""
-    r, g, b = (round(255 * value) for value in to_rgb(color))
-    return r, g, b
+    write_label_png(file, prediction.result.fused[0], prediction.info, prediction.stack.dpi)

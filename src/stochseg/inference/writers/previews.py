@@ -12,7 +12,8 @@ from PIL import Image
 
 from stochseg.inference.result import LabelArray
 from stochseg.inference.writers.base import Prediction
-from stochseg.inference.writers.pictures import rgb
+from stochseg.plotting import overview, write_figure
+from stochseg.plotting.pictures import rgb_bytes, to_eight_bits
 from stochseg.types import DatasetInfo
 
 OPACITY = 0.45
@@ -34,8 +35,6 @@ def write_overlay(prediction: Prediction, file: Path) -> None:
 
 def write_overview(prediction: Prediction, file: Path) -> None:
     """Write the slice of the overlay with mean, entropy, fused map and all samples next to each other."""
-    from stochseg.plotting.figures import overview, write_figure
-
     shown, info = prediction.shown_slice, prediction.info
     raw = prediction.stack.values[shown]
     stride = -(-max(raw.shape[:2]) // SIDE)  # a panel has fewer pixels anyway, and large ones take much memory
@@ -47,18 +46,7 @@ def write_overview(prediction: Prediction, file: Path) -> None:
 def overlay(raw: npt.NDArray[Any], fused: LabelArray, info: DatasetInfo) -> Image.Image:
     """Draw an image "h w" or "h w c" with every class except the background in its color."""
     channels = raw.reshape(*raw.shape[:2], -1)
-    gray = eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
-    colors = np.array([rgb(color) for color in info.colors], np.float32)[fused]
+    gray = to_eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1])
+    colors = np.array([rgb_bytes(color) for color in info.colors], np.float32)[fused]
     mixed = gray + OPACITY * (colors - gray)
     return Image.fromarray(np.where(fused[..., None] == 0, gray, mixed).round().astype(np.uint8))
-
-
-def eight_bits(raw: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Scale intensities to 0..255 for display: unchanged if they are in that range, otherwise from the 1st to the 99th
-    percentile."""
-    raw = raw.astype(np.float32)
-    if raw.min() >= 0 and 1 < raw.max() <= 255:
-        return raw
-    low, high = np.percentile(raw, [1, 99])
-    scaled: npt.NDArray[np.float32] = np.clip((raw - low) / max(high - low, 1e-6), 0, 1) * 255
-    return scaled

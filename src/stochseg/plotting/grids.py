@@ -1,0 +1,155 @@
+"""Grids of pictures: qualitative results, comparisons of methods, all samples of an image, data, forward process."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from torch import Tensor
+
+from stochseg.core import CategoricalProcess, SeededNoise
+from stochseg.plotting.outlines import RATER_COLORS, draw_outline
+from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
+from stochseg.types import DatasetInfo, Example, Samples
+
+CELL = 1.15  # inches per picture
+HEAD = 9.0  # points of the column heads of a figure of PAGE inches; wider figures are shown reduced
+PAGE = 10.0
+
+AxesGrid = npt.NDArray[Any]
+"""Axes "rows columns"."""
+
+
+def qualitative(
+    rows: Sequence[tuple[Example, Samples]],
+    info: DatasetInfo,
+    *,
+    max_raters: int = 4,
+    max_samples: int = 6,
+) -> Figure:
+    """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3)."""
+    raters = min(max_raters, max(len(example.raters) for example, _ in rows))
+    samples = min(max_samples, *(out.labels.shape[1] for _, out in rows))
+    heads = ["image", *(f"rater {i + 1}" for i in range(raters)), "mean", "entropy"]
+    heads += [f"sample {i + 1}" for i in range(samples)]
+    figure, axes = _grid(len(rows), len(heads), rows[0][0].image.shape[-2:])
+    _add_heads(axes[0], heads)
+    for line, (example, out) in zip(axes, rows, strict=True):
+        _show(line[0], image_to_rgb(example.image, info.normalization))
+        for axis, labels in zip(line[1 : 1 + raters], example.raters, strict=False):
+            _show(axis, labels_to_rgb(labels, info))
+        _show(line[1 + raters], mean_to_rgb(out.mean[0], info))
+        show_entropy(line[2 + raters], out.entropy[0], info)
+        for axis, labels in zip(line[3 + raters :], out.labels[0], strict=False):
+            _show(axis, labels_to_rgb(labels, info))
+    return figure
+
+
+def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
+    """Draw the image and its raters in the first row, then one row per method with mean and samples."""
+    names = {name: textwrap.fill(name, 24) for name in samples}
+    widest = max(len(line) for name in names.values() for line in name.splitlines())
+    name_width = max(1.0, 0.09 * widest / CELL)  # in cells
+    figure, axes = _grid(1 + len(samples), 2 + columns, example.image.shape[-2:], first=name_width)
+    _add_heads(axes[0], ["", "image", *(f"rater {i + 1}" for i in range(min(columns, len(example.raters))))])
+    _add_heads(axes[1], ["", "mean", *(f"sample {i + 1}" for i in range(columns))])
+    _show(axes[0, 1], image_to_rgb(example.image, info.normalization))
+    for axis, labels in zip(axes[0, 2:], example.raters, strict=False):
+        _show(axis, labels_to_rgb(labels, info))
+    for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
+        line[0].text(0.5, 0.5, names[name], ha="center", va="center", fontsize=_head_size(line[0]))
+        _show(line[1], mean_to_rgb(out.mean[0], info))
+        for axis, labels in zip(line[2:], out.labels[0], strict=False):
+            _show(axis, labels_to_rgb(labels, info))
+    return figure
+
+
+def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
+    """Draw an image "c h w" with mean, entropy and fused map in the first row, then all its samples."""
+    n = out.labels.shape[1]
+    figure, axes = _grid(1 + -(-n // columns), columns, image.shape[-2:])
+    _add_heads(axes[0], ["image", "mean", "entropy", "fused"])
+    _show(axes[0, 0], image_to_rgb(image, info.normalization))
+    _show(axes[0, 1], mean_to_rgb(out.mean[0], info))
+    show_entropy(axes[0, 2], out.entropy[0], info)
+    _show(axes[0, 3], labels_to_rgb(out.fused()[0], info))
+    _add_heads(axes[1:].flat, [f"sample {i}" for i in range(n)])
+    for axis, labels in zip(axes[1:].flat, out.labels[0], strict=False):
+        _show(axis, labels_to_rgb(labels, info))
+    return figure
+
+
+def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
+    """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class."""
+    rows = -(-len(examples) // columns)
+    figure = Figure(figsize=(1.9 * columns, 2.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, example in zip(axes.flat, examples, strict=False):
+        _show(axis, image_to_rgb(example.image, info.normalization))
+        axis.set_title(f"{_shortened(example.id, 20)}  k={len(example.raters)}", fontsize=HEAD, pad=2)
+        for k, labels in enumerate(example.raters.numpy()):
+            for label in range(1, info.num_classes):
+                color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
+                draw_outline(axis, labels == label, color, linewidths=0.9)
+        h, w = example.image.shape[-2:]
+        axis.set(xlim=(-0.5, w - 0.5), ylim=(h - 0.5, -0.5))
+    return figure
+
+
+def forward_process(
+    process: CategoricalProcess, labels: Tensor, info: DatasetInfo, *, columns: int = 8, seed: int = 0
+) -> Figure:
+    """Draw a label map "h w" under the forward process at evenly spaced t (the strip of CCDM's supplement)."""
+    times = torch.linspace(0, process.num_timesteps, columns).round().long()
+    figure, axes = _grid(1, columns, labels.shape)
+    _add_heads(axes[0], [f"t = {t}" for t in times.tolist()])
+    for axis, t in zip(axes[0], times, strict=True):
+        x_t = process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))
+        _show(axis, labels_to_rgb(x_t[0], info))
+    return figure
+
+
+def show_entropy(axis: Axes, entropy: Tensor, info: DatasetInfo) -> None:
+    """Show entropies "h w" in nats, from 0 to that of a uniform distribution."""
+    highest = float(np.log(info.num_classes))
+    axis.imshow(entropy.cpu().numpy(), cmap="magma", vmin=0, vmax=highest, interpolation="nearest")
+
+
+def _grid(rows: int, columns: int, size: Sequence[int], first: float = 1.0) -> tuple[Figure, AxesGrid]:
+    """Axes without frames for pictures of one size (h, w); first: relative width of the first column."""
+    layout = ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.03, wspace=0.02, hspace=0.02)
+    width = CELL * (columns - 1 + first)
+    figure = Figure(figsize=(width, CELL * rows * size[0] / size[1] + 0.3), layout=layout)
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[first, *[1.0] * (columns - 1)])
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return figure, axes
+
+
+def _head_size(axis: Axes) -> float:
+    """Points of a text that has `HEAD` points when the figure is reduced to the width of a page."""
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    return HEAD * max(1.0, float(figure.get_size_inches()[0]) / PAGE)
+
+
+def _add_heads(axes: Iterable[Axes], heads: Sequence[str]) -> None:
+    for axis, head in zip(axes, heads, strict=False):
+        axis.set_title(head, fontsize=_head_size(axis), pad=3)
+
+
+def _show(axis: Axes, picture: FloatArray) -> None:
+    axis.imshow(picture, interpolation="nearest")
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"…{text[1 - length :]}"
