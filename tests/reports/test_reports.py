@@ -12,13 +12,14 @@ from PIL import Image
 
 import stochseg
 from stochseg.analysis import Question
-from stochseg.analysis.measurement import Measurement
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.inference import Options, predict
 from stochseg.metrics import diversity, ged
 from stochseg.plotting import report_figures as figures
+from stochseg.plotting.output import embed_picture
+from stochseg.plotting.pictures import shrink
 from stochseg.reports import report_predictions, report_run
 from stochseg.reports.image import ImageReport, number, spread_text
 from stochseg.reports.predictions import read_image, read_result
@@ -176,10 +177,10 @@ def test_pictures_are_to_scale():
     assert (rows.stop - rows.start) * 3 == pytest.approx(columns.stop - columns.start, abs=3)
     assert disc[0, rows, columns].sum() == disc.sum()
     for figure in (
-        figures.whole(image.picture, image.window, image.aspect),
+        figures.locator(image.picture, image.window, image.aspect),
         figures.value_map(np.zeros((40, 120)), 1.0, "magma", "", image.aspect),
-        figures.reading(image.picture, disc[0].numpy(), info, image.aspect),
-        figures.outlines(image.picture, disc.numpy(), np.ones(1), info, [1], image.aspect),
+        figures.label_overlay(image.picture, disc[0].numpy(), info, image.aspect),
+        figures.sample_outlines(image.picture, disc.numpy(), np.ones(1), info, [1], image.aspect),
         figures.rater_outlines(image.picture, disc.numpy(), ["one"], image.aspect),
     ):
         axis = figure.axes[0]
@@ -187,16 +188,6 @@ def test_pictures_are_to_scale():
         width, height = axis.get_position().size * figure.get_size_inches()
         assert height == pytest.approx(width)
         assert width == pytest.approx(figures.WIDTH)
-
-
-@pytest.mark.parametrize("count", [3, 7, 16, 40, 64])
-def test_histograms_name_the_shares_at_their_ticks(count):
-    values = np.random.default_rng(count).normal(size=count)
-    figure = figures.histogram(Measurement("area of nodule", values, np.full(count, 1 / count), "mm²"), "#e8853c")
-    figure.draw_without_rendering()
-    axis = figure.axes[0]
-    for value, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True):
-        assert label.get_text() == f"{100 * value:g}%"
 
 
 def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):
@@ -221,9 +212,8 @@ def test_without_the_input_the_overlay_is_drawn_on(copied, tmp_path):
 
 def test_a_large_photograph_stays_small(tmp_path, model):
     picture = RNG.random((1300, 700, 3))
-    assert figures.shrunk(picture, np.zeros((2, 1300, 700)))[1].shape == (2, 434, 234)
-    plot = figures.outlines(figures.shrunk(picture)[0], np.zeros((1, 434, 234)), np.ones(1), model.info, [])
-    uri = figures.embed_picture(plot)
+    plot = figures.sample_outlines(shrink(picture)[0], np.zeros((1, 434, 234)), np.ones(1), model.info, [])
+    uri = embed_picture(plot)
     assert uri.startswith("data:image/jpeg")
     assert len(uri) < 600_000
 

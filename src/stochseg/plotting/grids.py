@@ -20,8 +20,9 @@ from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, 
 from stochseg.types import DatasetInfo, Example, Samples
 
 CELL = 1.15  # inches per picture
-HEAD = 9.0  # points of the column heads of a figure of PAGE inches; wider figures are shown reduced
-PAGE = 10.0
+PAGE = 10.0  # inches; wider figures are shown reduced to this width
+HEAD = 9.0  # points of the column heads after that
+MAX_HEAD = 15.0  # points that fit over a picture
 
 AxesGrid = npt.NDArray[Any]
 """Axes "rows columns"."""
@@ -95,7 +96,7 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
         axis.set_axis_off()
     for axis, example in zip(axes.flat, examples, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
-        axis.set_title(f"{_shortened(example.id, 20)}  k={len(example.raters)}", fontsize=HEAD, pad=2)
+        axis.set_title(f"{_shortened(example.id, 17)}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
         for k, labels in enumerate(example.raters.numpy()):
             for label in range(1, info.num_classes):
                 color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
@@ -139,7 +140,7 @@ def _head_size(axis: Axes) -> float:
     """Points of a text that has `HEAD` points when the figure is reduced to the width of a page."""
     figure = axis.get_figure(root=True)
     assert figure is not None
-    return HEAD * max(1.0, float(figure.get_size_inches()[0]) / PAGE)
+    return min(MAX_HEAD, HEAD * max(1.0, float(figure.get_size_inches()[0]) / PAGE))
 
 
 def _add_heads(axes: Iterable[Axes], heads: Sequence[str]) -> None:

@@ -1,0 +1,68 @@
+"""Grids of pictures."""
+
+import itertools
+
+import pytest
+import torch
+
+from stochseg.core import CategoricalProcess, cosine
+from stochseg.data import Phantoms
+from stochseg.plotting import comparison_grid, contact_sheet, forward_process, overview, qualitative
+from stochseg.types import Example
+from tests.support.figures import assert_shows_something
+from tests.support.samples import as_samples
+
+DATA = Phantoms("val", size=16)
+
+
+def samples(n=3):
+    return as_samples(torch.randint(2, (n, 16, 16)))
+
+
+def rows(*rater_counts):
+    examples = [Example(DATA[i].image, DATA[i].raters[:k], str(i)) for i, k in enumerate(rater_counts)]
+    return [(example, samples()) for example in examples]
+
+
+def heads(figure):
+    """Titles and texts of all cells, in their order."""
+    return [text for axis in figure.axes for text in (axis.title, *axis.texts) if text.get_text()]
+
+
+GRIDS = {
+    "qualitative": lambda: qualitative(rows(4, 1), DATA.info),
+    "qualitative of one rater": lambda: qualitative(rows(1), DATA.info),
+    "qualitative of many samples": lambda: qualitative([(DATA[0], samples(20))], DATA.info),
+    "comparison": lambda: comparison_grid(
+        DATA[0], {"ccdm": samples(8), "ccdm-fast lr=1e-3 model.options.components=8": samples(2)}, DATA.info
+    ),
+    "overview": lambda: overview(DATA[0].image, samples(11), DATA.info),
+    "contact sheet": lambda: contact_sheet([DATA[i] for i in range(7)], DATA.info),
+    "contact sheet of one rater": lambda: contact_sheet([rows(1)[0][0]], DATA.info),
+    "forward process": lambda: forward_process(CategoricalProcess(cosine(50), 2), DATA.truth(0).modes[-1], DATA.info),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_heads_are_readable_when_the_figure_is_as_wide_as_a_page(name):
+    figure = GRIDS[name]()
+    assert_shows_something(figure)
+    reduction = max(1.0, figure.get_size_inches()[0] / 10)
+    written = heads(figure)
+    assert written
+    assert min(text.get_fontsize() for text in written) >= 9 * reduction - 1e-6
+
+
+def test_every_column_has_a_head():
+    said = [text.get_text() for text in heads(GRIDS["qualitative"]())]
+    raters, drawn = (f"rater {i}" for i in range(1, 5)), (f"sample {i}" for i in range(1, 4))
+    assert said == ["image", *raters, "mean", "entropy", *drawn]
+    said = [text.get_text() for text in heads(GRIDS["overview"]())]
+    assert said == ["image", "mean", "entropy", "fused", *(f"sample {i}" for i in range(11))]
+
+
+def test_heads_of_neighboring_columns_do_not_overlap():
+    figure = GRIDS["qualitative of many samples"]()
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in heads(figure)]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
