@@ -1,8 +1,14 @@
-"""Metrics of stochastic segmentation: pure functions, and stateful torchmetrics classes over them."""
+"""Metrics of stochastic segmentation: pure functions, and stateful torchmetrics classes over them.
+
+The functions take tensors, numpy arrays or lists; label maps have any number of spatial dimensions, "b n *space". The
+classes and `METRICS` are imported on first use, so that importing this package costs little more than torch.
+"""
 
 from __future__ import annotations
 
-from stochseg.metrics._torchmetrics import Metric
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from stochseg.metrics.calibration import (
     CalibrationBins,
     brier,
@@ -11,38 +17,27 @@ from stochseg.metrics.calibration import (
     ece,
     foreground_bins,
 )
+from stochseg.metrics.confusion import confusion_matrix, iou_per_class, miou
 from stochseg.metrics.functional import (
-    IoUBlocks,
-    confusion_matrix,
     diversity,
     diversity_from_iou,
     ged,
     ged_from_iou,
     hm_iou,
     hm_iou_from_iou,
-    iou_blocks,
-    iou_per_class,
-    miou,
-    pairwise_iou,
-    without_void,
 )
-from stochseg.metrics.stateful import (
-    BrierScore,
-    ExpectedCalibrationError,
-    GeneralizedEnergyDistance,
-    HungarianMatchedIoU,
-    MeanIoU,
-    SampleDiversity,
-)
+from stochseg.metrics.iou import IoUBlocks, iou_blocks, pairwise_iou, without_void
 
-METRICS: dict[str, type[Metric]] = {
-    "ged": GeneralizedEnergyDistance,
-    "hm_iou": HungarianMatchedIoU,
-    "diversity": SampleDiversity,
-    "miou": MeanIoU,
-    "ece": ExpectedCalibrationError,
-    "brier": BrierScore,
-}
+if TYPE_CHECKING:
+    from stochseg.metrics.stateful import (
+        METRICS,
+        BrierScore,
+        ExpectedCalibrationError,
+        GeneralizedEnergyDistance,
+        HungarianMatchedIoU,
+        MeanIoU,
+        SampleDiversity,
+    )
 
 __all__ = [
     "METRICS",
@@ -72,3 +67,13 @@ __all__ = [
     "pairwise_iou",
     "without_void",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # the names that are not imported above
+        return getattr(import_module("stochseg.metrics.stateful"), name)
+    raise AttributeError(f"module 'stochseg.metrics' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,8 @@
-"""The metrics as torchmetrics classes, thin over the pure functions: update a batch, compute over the data set.
+"""The metrics as torchmetrics classes, thin over the pure functions: update per batch, compute over the data set.
 
-All states are sums, so that any number of processes gives the number of one. All classes are built from
-`num_classes`; further keywords go to `torchmetrics.Metric`.
+All states are sums, so that any number of processes gives the result of one. All classes are built from `num_classes`;
+further keywords go to `torchmetrics.Metric`. The module is imported only when one of its names is used: torchmetrics
+takes longer to import than torch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
-from stochseg.metrics import calibration, functional
-from stochseg.metrics._torchmetrics import Metric
+from stochseg.extras import repair_torchvision
+from stochseg.metrics import calibration, confusion, functional
+from stochseg.metrics.checks import ArrayLike, as_tensor
+
+repair_torchvision()  # torchmetrics imports torchvision if it is installed
+
+from torchmetrics import Metric  # noqa: E402
 
 
 class _MeanMetric(Metric):
-    """A mean over all that was seen: the images, or the pixels."""
+    """A mean over all images or pixels so far."""
 
     full_state_update = False
     is_differentiable = False
@@ -31,7 +37,7 @@ class _MeanMetric(Metric):
         self.add_state("seen", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The mean so far, a scalar."""
+        """Compute the mean so far, a scalar."""
         if int(self.seen) == 0:
             raise UserError(f"{type(self).__name__}: nothing was counted; call update before compute")
         return self.total / self.seen
@@ -43,7 +49,18 @@ class _MeanMetric(Metric):
 
 
 class GeneralizedEnergyDistance(_MeanMetric):
-    """Mean over images of `ged`, the published form or the unbiased one."""
+    """Mean over images of `ged`.
+
+    Args:
+        num_classes: l, background included.
+        unbiased: leave out the pairs of a sample with itself.
+
+    Example:
+        >>> metric = GeneralizedEnergyDistance(num_classes=2)
+        >>> metric.update(torch.tensor([[[1, 1, 0, 0], [1, 0, 0, 0]]]), torch.tensor([[[1, 1, 0, 0]]]))
+        >>> metric.compute()
+        tensor(0.2500, dtype=torch.float64)
+    """
 
     higher_is_better = False
 
@@ -53,12 +70,12 @@ class GeneralizedEnergyDistance(_MeanMetric):
 
     def update(
         self,
-        samples: Tensor,
-        raters: Tensor,
-        weights: Tensor | None = None,
-        rater_weights: Tensor | None = None,
+        samples: ArrayLike,
+        raters: ArrayLike,
+        weights: ArrayLike | None = None,
+        rater_weights: ArrayLike | None = None,
     ) -> None:
-        """samples: "b n h w" int; raters: "b k h w" int; weights: "b n"; rater_weights: "b k"."""
+        """Add images: samples "b n *space" int, raters "b k *space" int, weights "b n", rater_weights "b k"."""
         self._add(
             functional.ged(
                 samples,
@@ -76,13 +93,18 @@ class HungarianMatchedIoU(_MeanMetric):
 
     higher_is_better = True
 
-    def update(self, samples: Tensor, raters: Tensor, weights: Tensor | None = None) -> None:
-        """samples: "b n h w" int; raters: "b k h w" int; weights: "b n"."""
+    def update(self, samples: ArrayLike, raters: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Add images: samples "b n *space" int, raters "b k *space" int, weights "b n"."""
         self._add(functional.hm_iou(samples, raters, self.num_classes, weights=weights))
 
 
 class SampleDiversity(_MeanMetric):
-    """Mean over images of `diversity`. Neither high nor low is good: it should equal that of the raters."""
+    """Mean over images of `diversity`. Neither high nor low is good: it should equal that of the raters.
+
+    Args:
+        num_classes: l, background included.
+        unbiased: leave out the pairs of a sample with itself.
+    """
 
     higher_is_better = None
 
@@ -90,26 +112,30 @@ class SampleDiversity(_MeanMetric):
         super().__init__(num_classes, **kwargs)
         self.unbiased = unbiased
 
-    def update(self, samples: Tensor, weights: Tensor | None = None) -> None:
-        """samples: "b n h w" int; weights: "b n"."""
+    def update(self, samples: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Add images: samples "b n *space" int, weights "b n"."""
         self._add(functional.diversity(samples, self.num_classes, weights=weights, unbiased=self.unbiased))
 
 
 class BrierScore(_MeanMetric):
-    """Brier score over all counted pixels and raters of the data set."""
+    """Brier score over all pixels and raters of the data set that are not void."""
 
     higher_is_better = False
 
-    def update(self, mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> None:
-        """mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted."""
-        _check_labels(mean, self.num_classes)
-        total, counted = calibration.brier_sums(mean, raters, mask)
+    def update(self, mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None) -> None:
+        """Add images: mean "b l *space" probabilities, raters "b k *space" int, mask "b k *space" bool."""
+        total, counted = calibration.brier_sums(_with_classes(mean, self.num_classes), raters, mask)
         self.total += total.sum()
         self.seen += counted.sum()
 
 
 class ExpectedCalibrationError(Metric):
-    """Top-label calibration error over all counted pixels and raters of the data set."""
+    """Top-label calibration error over all pixels and raters of the data set that are not void.
+
+    Args:
+        num_classes: l, background included.
+        bins: number of bins of probability.
+    """
 
     full_state_update = False
     is_differentiable = False
@@ -125,14 +151,14 @@ class ExpectedCalibrationError(Metric):
         self.add_state("confidence_sum", torch.zeros(bins, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("correct_sum", torch.zeros(bins, dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, mean: Tensor, raters: Tensor, mask: Tensor | None = None) -> None:
-        """mean: "b l h w" probabilities; raters: "b k h w" int; mask: "b k h w" bool, True = counted."""
-        _check_labels(mean, self.num_classes)
+    def update(self, mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None) -> None:
+        """Add images: mean "b l *space" probabilities, raters "b k *space" int, mask "b k *space" bool."""
+        mean = _with_classes(mean, self.num_classes)
         bins = self._bins() + calibration.calibration_bins(mean, raters, len(self.count), mask)
         self.count, self.confidence_sum, self.correct_sum = bins.count, bins.confidence_sum, bins.correct_sum
 
     def compute(self) -> Tensor:
-        """The error so far, a scalar."""
+        """Compute the error so far, a scalar."""
         return calibration.ece(self._bins())
 
     def _bins(self) -> calibration.CalibrationBins:
@@ -140,7 +166,12 @@ class ExpectedCalibrationError(Metric):
 
 
 class MeanIoU(Metric):
-    """Mean IoU of the data-set confusion matrix, over the classes that occur."""
+    """Mean IoU of the data-set confusion matrix, over the classes that occur.
+
+    Args:
+        num_classes: l, background included.
+        ignore: target pixels with this label are left out.
+    """
 
     full_state_update = False
     is_differentiable = False
@@ -154,18 +185,31 @@ class MeanIoU(Metric):
         empty = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.add_state("confusion", empty, dist_reduce_fx="sum")
 
-    def update(self, prediction: Tensor, target: Tensor) -> None:
-        """prediction, target: "b h w" int; target pixels equal to `ignore` are left out."""
-        self.confusion += functional.confusion_matrix(prediction, target, self.num_classes, self.ignore)
+    def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
+        """Add images: prediction and target "b *space" int."""
+        self.confusion += confusion.confusion_matrix(prediction, target, self.num_classes, self.ignore)
 
     def compute(self) -> Tensor:
-        """The mean IoU so far, a scalar."""
-        return functional.miou(self.confusion)
+        """Compute the mean IoU so far, a scalar."""
+        return confusion.miou(self.confusion)
 
 
-def _check_labels(mean: Tensor, num_classes: int) -> None:
-    if mean.ndim == 4 and mean.shape[1] != num_classes:
+METRICS: dict[str, type[Metric]] = {
+    "ged": GeneralizedEnergyDistance,
+    "hm_iou": HungarianMatchedIoU,
+    "diversity": SampleDiversity,
+    "miou": MeanIoU,
+    "ece": ExpectedCalibrationError,
+    "brier": BrierScore,
+}
+
+
+def _with_classes(mean: ArrayLike, num_classes: int) -> Tensor:
+    """Convert the mean and check its number of labels."""
+    mean = as_tensor("mean", mean)
+    if mean.ndim > 1 and mean.shape[1] != num_classes:
         raise UserError(
-            f'mean "b l h w": expected l = {num_classes} as the metric, got shape {tuple(mean.shape)}; '
+            f'mean "b l *space": expected l = {num_classes} as the metric, got shape {tuple(mean.shape)}; '
             "build the metric with the model's num_classes"
         )
+    return mean

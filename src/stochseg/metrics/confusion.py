@@ -1,0 +1,83 @@
+"""Mean IoU of one label map per image over a data set, from its confusion matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stochseg.errors import UserError
+from stochseg.metrics.checks import ArrayLike, as_labels, as_tensor, check_range
+
+
+def confusion_matrix(prediction: ArrayLike, target: ArrayLike, num_classes: int, ignore: int | None = None) -> Tensor:
+    """Count the pixels of each (target, prediction) pair of labels; add the matrices of a whole data set.
+
+    Args:
+        prediction: int, any shape, such as "b *space".
+        target: int, the same shape.
+        num_classes: l, background included.
+        ignore: target pixels with this label are left out.
+
+    Returns:
+        "l l" int64, rows are the target.
+
+    Raises:
+        UserError: if the shapes differ or a label is not below `num_classes`.
+
+    Example:
+        >>> confusion_matrix([0, 1, 1, 0], [0, 1, 0, 255], num_classes=2, ignore=255)
+        tensor([[1, 1],
+                [0, 1]])
+    """
+    prediction, target = as_labels("prediction", prediction), as_labels("target", target)
+    if prediction.shape != target.shape:
+        raise UserError(
+            f"prediction and target: expected one shape, got {tuple(prediction.shape)} and "
+            f"{tuple(target.shape)}; resize one to the other, labels by nearest neighbor"
+        )
+    if ignore is not None:
+        kept = target != ignore
+        prediction, target = prediction[kept], target[kept]
+    check_range("prediction", prediction, num_classes)
+    check_range("target", target, num_classes)
+    pairs = target.long().flatten() * num_classes + prediction.long().flatten()
+    return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def iou_per_class(confusion: ArrayLike) -> Tensor:
+    """Compute the IoU of each class of a confusion matrix "l l"; nan for a class in neither prediction nor target.
+
+    Returns:
+        "l" float64.
+
+    Raises:
+        UserError: if the matrix is not square.
+    """
+    confusion = as_tensor("confusion", confusion)
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        raise UserError(
+            f'confusion "l l": expected a square matrix, got shape {tuple(confusion.shape)}; '
+            "build it with confusion_matrix"
+        )
+    both = confusion.diagonal().double()
+    return both / (confusion.sum(0) + confusion.sum(1) - both)
+
+
+def miou(confusion: ArrayLike) -> Tensor:
+    """Compute the mean IoU of a data-set confusion matrix "l l", over the classes that occur.
+
+    Returns:
+        A float64 scalar.
+
+    Raises:
+        UserError: if the matrix is not square or counts no pixel.
+
+    Example:
+        >>> miou([[2, 1], [1, 4]])
+        tensor(0.5833, dtype=torch.float64)
+    """
+    confusion = as_tensor("confusion", confusion)
+    classes = iou_per_class(confusion)
+    if not bool((confusion > 0).any()):
+        raise UserError("miou: the confusion matrix counts no pixel; check `ignore` and that data was added")
+    return classes.nanmean()
