@@ -14,7 +14,7 @@ from PIL import Image
 from stochseg.data import Store
 from stochseg.data.example import write_example_folder
 from stochseg.data.folder_init import init_folder
-from stochseg.evaluation.data_checks import check_data
+from stochseg.evaluation.data_report import report_data
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def test_check_finds_a_patient_in_two_splits(run, folder, tmp_path):
 
 
 def test_facts_are_those_of_the_files(folder):
-    report = check_data(folder)
+    report = report_data(folder)
     splits = json.loads((folder / "splits.json").read_text())
-    for split, facts in report.splits.items():
+    for split, facts in report.check.splits.items():
         ids = splits[split]
         assert facts.examples == len(ids)
         assert facts.groups == {name.split("-")[0] for name in ids}
@@ -122,7 +122,7 @@ def test_facts_are_those_of_the_files(folder):
             for of in maps.values()
             if len(of) > 1
         ]
-        assert np.mean(facts.agreement) == pytest.approx(np.mean(agreement))
+        assert np.mean(report.agreement[split]) == pytest.approx(np.mean(agreement))
 
 
 def _iou(a: np.ndarray, b: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from pydicom.dataset import FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from stochseg.data import Folder, open_dataset
-from stochseg.data.folder import FolderConfig, read_splits, strays
+from stochseg.data.folder import FolderConfig, find_strays, read_splits
 from stochseg.data.folder_init import init_folder, meaning, split_by_group
 from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import Store, write_store
@@ -325,19 +325,19 @@ def test_splits_keep_patients_together_and_none_empty(count):
 
 def test_what_is_not_used_is_told(folder_root):
     """A rater whose files are misnamed would be lost without a word, and so would images that came later."""
-    assert strays(folder_root) == []
+    assert find_strays(folder_root) == []
     rater = sorted((folder_root / "labels").iterdir())[0]
     file = sorted(rater.iterdir())[0]
     file.rename(file.with_name(f"wrong_{file.name}"))
     splits = json.loads((folder_root / "splits.json").read_text())
     left = splits["val"].pop()
     (folder_root / "splits.json").write_text(json.dumps(splits))
-    lost, unused = strays(folder_root)
+    lost, unused = find_strays(folder_root)
     assert f"1 label map(s) of rater {rater.name!r} have no image of the same name" in lost
     assert f"the first {left!r}" in unused
     (folder_root / "splits.json").write_text("{}")
     with pytest.raises(UserError, match="splits.json: expected"):
-        strays(folder_root)
+        find_strays(folder_root)
 
 
 def test_links_to_folders_are_followed(folder_root, tmp_path):

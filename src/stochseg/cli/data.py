@@ -83,16 +83,16 @@ def check(path: DataPath) -> None:
     Exit code 1 if something is wrong."""
     from rich.progress import Progress
 
-    from stochseg.evaluation.data_checks import check_data, data_table
+    from stochseg.evaluation.data_report import report_data
 
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("reading")
-        report = check_data(path, lambda done, total: bar.update(task, completed=done, total=total))
-    console.print(data_table(report))
-    for problem in report.problems:
+        report = report_data(path, lambda done, total: bar.update(task, completed=done, total=total))
+    console.print(report.table())
+    for problem in report.check.problems:
         messages.print("[bold red]problem:[/] ", end="")
         messages.print(problem, **PLAIN)
-    if report.problems:
+    if report.check.problems:
         raise typer.Exit(1)
     console.print("no problems found", **PLAIN)
 
@@ -105,8 +105,7 @@ def show(
     count: Annotated[int, typer.Option(min=1, help="Examples to show, spread over the split.")] = 24,
 ) -> None:
     """A contact sheet: images with the outlines of every rater."""
-    from stochseg.data import open_path
-    from stochseg.evaluation.data_checks import pick_examples
+    from stochseg.data import open_path, pick_examples
     from stochseg.plotting import contact_sheet, write_figure
 
     data = open_path(path, split)

@@ -5,7 +5,15 @@ from stochseg.data.folder import Folder
 from stochseg.data.importers.plans import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms
-from stochseg.data.protocol import DATASETS, KnownTruth, SegmentationData, open_dataset, register_dataset, spread
+from stochseg.data.protocol import (
+    DATASETS,
+    KnownTruth,
+    SegmentationData,
+    open_dataset,
+    pick_examples,
+    register_dataset,
+    spread,
+)
 from stochseg.data.store import Store, write_store
 from stochseg.data.transforms import AUGMENTATIONS, Resized, flip_rotate
 
@@ -24,6 +32,7 @@ __all__ = [
     "open_all",
     "open_dataset",
     "open_path",
+    "pick_examples",
     "plan_import",
     "register_dataset",
     "spread",

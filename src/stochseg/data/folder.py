@@ -267,7 +267,7 @@ def read_splits(root: Path) -> dict[str, list[str]]:
     return _Source(Tree(root)).splits
 
 
-def strays(root: Path) -> list[str]:
+def find_strays(root: Path) -> list[str]:
     """What lies in a folder data set and is not used: label maps without an image, rated images in no split."""
     source = _Source(Tree(root))
     files, found = source.files, []

@@ -1,18 +1,19 @@
-"""What a data set is, and the registry that finds one by name."""
+"""The interface of data sets, and their registry."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from stochseg.errors import UserError, unknown_name
+from stochseg.plugins import Registry
 from stochseg.types import DatasetInfo, Example, Truth
 
 
 @runtime_checkable
 class SegmentationData(Protocol):
-    """One split of a data set: indexable, with the facts a model needs."""
+    """One split of a data set: a sequence of examples, with the facts that a model needs."""
 
     info: DatasetInfo
 
@@ -24,23 +25,50 @@ class SegmentationData(Protocol):
 class KnownTruth(Protocol):
     """A data set whose conditional distribution over label maps is known."""
 
-    def truth(self, index: int) -> Truth: ...
+    def truth(self, index: int) -> Truth:
+        """Return the distribution over label maps of one image."""
+        ...
 
 
 def spread(length: int, count: int) -> list[int]:
-    """Indices of `count` examples spread evenly over `length`, all of them if there are fewer."""
+    """Return `count` evenly spaced indices below `length`, or all of them if there are fewer.
+
+    Example:
+        >>> spread(10, 4)
+        [0, 2, 5, 7]
+    """
     count = min(count, length)
     return [i * length // count for i in range(count)]
 
 
+def pick_examples(data: SegmentationData, count: int) -> list[Example]:
+    """Read at most `count` evenly spaced examples of a split."""
+    if len(data) == 0:
+        raise UserError("the split is empty; choose another")
+    return [data[i] for i in spread(len(data), count)]
+
+
 Opener = Callable[..., SegmentationData]
-DATASETS: dict[str, Opener] = {}
+OpenerT = TypeVar("OpenerT", bound=Opener)
+
+DATASETS: Registry[Opener] = Registry("data set", "stochseg.datasets")
+"""Data sets by name: a callable (split, **options), often a class. Packages add theirs as `stochseg.datasets`."""
 
 
-def register_dataset(name: str) -> Callable[[Opener], Opener]:
-    """Decorator: make `open_dataset(name, split, **options)` find this function or class."""
+def register_dataset(name: str) -> Callable[[OpenerT], OpenerT]:
+    """Register a function or class, so that `open_dataset(name, split, **options)` finds it.
 
-    def add(opener: Opener) -> Opener:
+    Example:
+        >>> from stochseg.data import DATASETS, Phantoms, open_dataset, register_dataset
+        >>> @register_dataset("tiny-phantom")
+        ... def tiny_phantom(split, *, count=2):
+        ...     return Phantoms(split, size=16, count=count)
+        >>> len(open_dataset("tiny-phantom", "val", count=3))
+        3
+        >>> del DATASETS["tiny-phantom"]
+    """
+
+    def add(opener: OpenerT) -> OpenerT:
         DATASETS[name] = opener
         return opener
 
@@ -48,15 +76,27 @@ def register_dataset(name: str) -> Callable[[Opener], Opener]:
 
 
 def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
-    """Open one split ("train", "val" or "test") of a registered data set."""
-    if name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS)
-    opener = DATASETS[name]
+    """Open one split of a registered data set.
+
+    Args:
+        name: A name of `DATASETS`, such as "phantom", "store" or "folder".
+        split: "train", "val" or "test".
+        options: Keyword arguments of the data set.
+
+    Raises:
+        UserError: The name, the split or an option is unknown, or a required option is missing.
+
+    Example:
+        >>> data = open_dataset("phantom", "train", size=32, count=4)
+        >>> len(data), tuple(data[0].image.shape), tuple(data[0].raters.shape)
+        (4, (1, 32, 32), (4, 32, 32))
+    """
+    opener = DATASETS.find(name)
     parameters = list(inspect.signature(opener).parameters.values())[1:]
     for key in options:
         if key not in {p.name for p in parameters}:
             raise unknown_name(f"option of data set {name!r}:", key, (p.name for p in parameters))
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in options]
     if missing:
-        raise UserError(f"data set {name!r} needs {', '.join(missing)}; give it as data.options.{missing[0]}=...")
+        raise UserError(f"data set {name!r} needs {', '.join(missing)}; set data.options.{missing[0]}=...")
     return opener(split, **options)

@@ -1,4 +1,4 @@
-"""What an import will do: a plan of items, found by names alone, and the importers that make one."""
+"""Plans of imports: the examples of a source, found before any pixel is read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
-
-import numpy as np
+from typing import ClassVar, TypeAlias, TypeVar
 
 from stochseg.config import Config
+from stochseg.data.pictures import Pixels
 from stochseg.data.trees import files_below
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError
+from stochseg.plugins import Registry
 from stochseg.types import DatasetInfo
 
 
 class Provenance(Config):
-    """Where the data came from and what one may do with it."""
+    """Origin and license of a data set."""
 
     kind: str
     source: str
@@ -30,20 +30,20 @@ class Provenance(Config):
 
 @dataclass(frozen=True)
 class Record:
-    """One example as it is stored: raw intensities "h w c", label maps "k h w", and its names."""
+    """An example as it is stored: raw intensities "h w c" and label maps "k h w"."""
 
     id: str
     group: str
     split: str
-    image: np.ndarray
-    raters: np.ndarray
+    image: Pixels
+    raters: Pixels
     rater_names: tuple[str, ...] = ()
     spacing: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Item:
-    """An example yet to be read. `read` opens the files and returns raw image, label maps, raters, spacing."""
+    """An example that is not read yet; `read` opens its files."""
 
     id: str
     group: str
@@ -51,14 +51,36 @@ class Item:
     read: Callable[[], Record]
 
 
-Importer = Callable[[Path], "Plan"]
-IMPORTERS: dict[str, Importer] = {}
+@dataclass(frozen=True)
+class Plan:
+    """All examples that an import will write."""
+
+    info: DatasetInfo
+    provenance: Provenance
+    items: Sequence[Item]
+    max_raters: int
+    stamp: str = ""
+    """Digest of the names, sizes and times of the source's files, set by `plan_import`."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the plan: an interrupted import resumes only if it is the same."""
+        listing = [(item.id, item.group, item.split) for item in self.items]
+        about = [self.info.model_dump(mode="json"), self.provenance.model_dump(mode="json")]
+        text = json.dumps([*about, listing, self.max_raters, self.stamp])
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
-def register_importer(kind: str) -> Callable[[Importer], Importer]:
-    """Decorator: `plan_import(kind, source)` finds this function."""
+Importer: TypeAlias = Callable[[Path], Plan]
+ImporterT = TypeVar("ImporterT", bound=Importer)
 
-    def add(importer: Importer) -> Importer:
+IMPORTERS: Registry[Importer] = Registry("kind of data", "stochseg.importers")
+"""Importers by kind: functions from a source to a `Plan`. Packages add theirs as `stochseg.importers`."""
+
+
+def register_importer(kind: str) -> Callable[[ImporterT], ImporterT]:
+    """Register a function from a source to a `Plan`, so that `plan_import(kind, source)` finds it."""
+
+    def add(importer: ImporterT) -> ImporterT:
         IMPORTERS[kind] = importer
         return importer
 
@@ -66,38 +88,37 @@ def register_importer(kind: str) -> Callable[[Importer], Importer]:
 
 
 def plan_import(kind: str, source: Path) -> Plan:
-    """What importing `source` as `kind` would do."""
-    if kind not in IMPORTERS:
-        raise unknown_name("kind of data", kind, IMPORTERS)
+    """Find the examples of a source; `write_store` then imports them.
+
+    Args:
+        kind: A name of `IMPORTERS`, such as "folder", "lidc-dicom" or "cityscapes".
+        source: The folder or file as it was downloaded.
+
+    Raises:
+        UserError: The kind is unknown, or the source is missing or not of that kind.
+
+    Example:
+        >>> import tempfile
+        >>> from stochseg.data.example import write_example_folder
+        >>> from stochseg.data.folder_init import init_folder
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     _ = init_folder(root)
+        ...     plan = plan_import("folder", root)
+        >>> len(plan.items), plan.max_raters
+        (8, 3)
+    """
+    importer = IMPORTERS.find(kind)
     if not source.exists():
         raise UserError(f"{source} does not exist; give the folder or file of the data set")
-    return replace(IMPORTERS[kind](source), stamp=_stamp(source))
+    return replace(importer(source), stamp=_stamp(source))
 
 
 def _stamp(source: Path) -> str:
-    """Names the state of a source by the sizes and times of its files, but for hidden ones, which imports write."""
+    """Digest the names, sizes and times of a source's files, except hidden ones, which imports write."""
     digest = hashlib.sha256()
     for file in sorted(files_below(source)) if source.is_dir() else [source]:
         name, facts = file.relative_to(source).as_posix(), file.stat()
         if not any(part.startswith(".") for part in name.split("/")) or file == source:
             digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an import will do: found by looking at the source's names, before any pixel is read."""
-
-    info: DatasetInfo
-    provenance: Provenance
-    items: Sequence[Item]
-    max_raters: int
-    stamp: str = ""
-    """Of the source's files as they were: `plan_import` gives it."""
-
-    def fingerprint(self) -> str:
-        """Names the plan, so that an interrupted import goes on only with the same one."""
-        listing = [(item.id, item.group, item.split) for item in self.items]
-        about = [self.info.model_dump(mode="json"), self.provenance.model_dump(mode="json")]
-        text = json.dumps([*about, listing, self.max_raters, self.stamp])
-        return hashlib.sha256(text.encode()).hexdigest()
