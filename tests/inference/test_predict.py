@@ -286,7 +286,7 @@ def test_folders_and_patterns_without_images(model, tmp_path):
     given = [tmp_path / "empty", tmp_path / "text", tmp_path / "*.png", tmp_path / "nowhere.png"]
     outcomes = predict(model, given, tmp_path / "out", QUICK)
     assert [o.status for o in outcomes] == ["failed"] * 4
-    messages = ["holds no image", "holds no image", "no file fits this pattern", "no such file or folder"]
+    messages = ["contains no image", "contains no image", "no file matches this pattern", "no such file or folder"]
     assert all(message in o.problem for message, o in zip(messages, outcomes, strict=True))
     assert not (tmp_path / "out").exists()
 
@@ -352,7 +352,7 @@ def test_a_folder_is_searched_to_the_bottom_but_not_its_results(model, tmp_path)
     (tmp_path / "in/.hidden.png").write_bytes(b"")
     outcomes = predict(model, [tmp_path / "in"], tmp_path / "in/out", QUICK)
     assert [o.notices for o in outcomes if o.status == "note"] == [
-        (f"{tmp_path / 'in'}: 1 file(s) that are no images were passed over",)
+        (f"{tmp_path / 'in'}: skipped 1 file(s) that are not images",)
     ]
     assert sorted(p.name for p in (tmp_path / "in/out").iterdir()) == ["a", "deep-b", "scan.v1"]
     again = predict(model, [tmp_path / "in"], tmp_path / "in/out", QUICK)

@@ -1,4 +1,4 @@
-"""What to segment: files, folders and globs become sources, each with a name and a stack of slices to read."""
+"""Inputs of `predict`: files, folders and globs become sources, each with a name and a stack of slices to read."""
 
 from __future__ import annotations
 
@@ -25,40 +25,53 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 @dataclass(frozen=True)
 class Source:
-    """One thing to segment, and the name of its result."""
+    """One image or volume to segment."""
 
     name: str
+    """Name of its result folder."""
     files: tuple[Path, ...]
     read: Callable[[], Stack] = field(repr=False, compare=False)
     given: Path = Path()
-    """The file or folder that was asked for, from the root."""
+    """The file or folder by which it was found, as an absolute path."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """sources; problems: (input, what is wrong with it); notices: what was passed over."""
+    """The sources among the inputs of a call."""
 
     sources: tuple[Source, ...]
     problems: tuple[tuple[str, str], ...]
+    """Inputs without a source, each with the reason."""
     notices: tuple[str, ...]
+    """Skipped files."""
 
 
 def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found:
-    """Files, folders (searched to the bottom) and globs. Of a folder, the DICOM files of one series make one volume; a
-    DICOM file that is named itself is a slice of its own. axis: along which NIfTI volumes are cut."""
+    """Find the images and volumes among files, folders and globs.
+
+    Folders are searched recursively; their DICOM files of one series make one volume. A DICOM file that is itself an
+    input is a single slice. Results of earlier predictions are skipped.
+
+    Args:
+        inputs: Files, folders and glob patterns.
+        axis: Array axis along which NIfTI volumes are sliced.
+
+    Raises:
+        UserError: Several sources would get the same name.
+    """
     sources: list[Source] = []
     problems: list[tuple[str, str]] = []
     notices: list[str] = []
     for given in inputs:
-        for path in _expanded(str(given), problems):
+        for path in _expand(str(given), problems):
             try:
-                found = _in_folder(path, axis, notices) if path.is_dir() else [_file(path, path.name, axis)]
+                found = _in_folder(path, axis, notices) if path.is_dir() else [_single_file(path, path.name, axis)]
             except UserError as error:
                 problems.append((str(path), str(error)))
                 continue
             sources += [replace(source, given=path.resolve()) for source in found]
     unique = list({tuple(file.resolve() for file in source.files): source for source in sources}.values())
-    return Found(tuple(_named_apart(unique)), tuple(problems), tuple(notices))
+    return Found(tuple(_with_unique_names(unique)), tuple(problems), tuple(notices))
 
 
 def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:
@@ -86,14 +99,15 @@ def is_result(folder: Path) -> bool:
 
 
 def stem(name: str) -> str:
-    """A file's name without its suffix, .nii.gz as one."""
+    """Remove the suffix of an image file; .nii.gz counts as one."""
     for suffix in (*nifti.SUFFIXES, *PICTURES, *dicom.SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
     return name
 
 
-def _expanded(given: str, problems: list[tuple[str, str]]) -> list[Path]:
+def _expand(given: str, problems: list[tuple[str, str]]) -> list[Path]:
+    """Return the path itself, or the matches of a glob that are not part of a result."""
     path = Path(given)
     if path.exists():
         return [path]
@@ -104,28 +118,27 @@ def _expanded(given: str, problems: list[tuple[str, str]]) -> list[Path]:
     results = {folder for folder in {path.parent for path in found} if is_result(folder)}
     found = [path for path in found if path.parent not in results]
     if not found:
-        problems.append((given, "no file fits this pattern"))
+        problems.append((given, "no file matches this pattern"))
     return found
 
 
-def _named_apart(sources: Sequence[Source]) -> list[Source]:
-    """Names that several sources share get the suffix of their file, and then the folders above; what is the same
-    even so is refused."""
+def _with_unique_names(sources: Sequence[Source]) -> list[Source]:
+    """Extend names that several sources share, first by the suffix of their file, then by their parent folders."""
     named = list(sources)
     for depth in range(max((len(s.given.parents) for s in sources), default=0) + 1):
-        often = Counter(s.name for s in named)
-        named = [s if often[s.name] == 1 else replace(s, name=_longer(s, depth)) for s in named]
+        count = Counter(s.name for s in named)
+        named = [s if count[s.name] == 1 else replace(s, name=_longer_name(s, depth)) for s in named]
     twice = [name for name, count in Counter(s.name for s in named).items() if count > 1]
     if twice:
         same = [str(s.files[0]) for s in named if s.name == twice[0]]
         raise UserError(
-            f"several inputs would be written to the folder {twice[0]!r}: {', '.join(same[:3])}; predict them one "
-            "after the other with another --out"
+            f"several inputs would be written to the folder {twice[0]!r}: {', '.join(same[:3])}; predict them in "
+            "separate calls, each with another --out"
         )
     return named
 
 
-def _longer(source: Source, depth: int) -> str:
+def _longer_name(source: Source, depth: int) -> str:
     file = source.files[0].name
     if depth == 0:
         return source.name + file[len(stem(file)) :]
@@ -133,69 +146,80 @@ def _longer(source: Source, depth: int) -> str:
     return f"{above[0].name}-{source.name}" if above and above[0].name else source.name
 
 
-def _file(path: Path, name: str, axis: int | None) -> Source:
-    """name: relative to what was given; its folders become part of the result's name."""
+def _single_file(path: Path, name: str, axis: int | None) -> Source:
+    """Make a source of one file. name: its path relative to the input, whose folders become part of the result name."""
     return Source(stem(name).replace("/", "-"), (path,), partial(read_stack, (path,), axis))
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
+    """Find the sources below a folder."""
     paths = {name: folder / name for name in Tree(folder).names}
     results = {path.parent for path in paths.values() if path.name == RESULT and is_result(path.parent)}
-    sources, dicom, others = [], [], 0
+    sources: list[Source] = []
+    dicom_files: list[Path] = []
+    others = 0
     for name, path in paths.items():
         if results.intersection(path.parents):
             continue
         if path.name.lower().endswith((*PICTURES, *nifti.SUFFIXES)):
-            sources.append(_file(path, name, axis))
+            sources.append(_single_file(path, name, axis))
         elif _is_dicom(path):
-            dicom.append(path)
+            dicom_files.append(path)
         else:
             others += 1
-    if dicom:
-        sources += _series(folder, dicom, notices)
+    if dicom_files:
+        sources += _in_dicom_files(folder, dicom_files, notices)
     if not sources:
-        raise UserError("the folder holds no image that is known here: PNG, JPEG, TIFF, NIfTI (.nii, .nii.gz) or DICOM")
+        raise UserError("the folder contains no image: expected PNG, JPEG, TIFF, NIfTI (.nii, .nii.gz) or DICOM")
     if others:
-        notices.append(f"{folder}: {others} file(s) that are no images were passed over")
+        notices.append(f"{folder}: skipped {others} file(s) that are not images")
     return sources
 
 
-def _should_be_image(header: Any) -> bool:
-    """By the class of the object, which stands at the beginning of the file."""
-    uid = header.file_meta.get("MediaStorageSOPClassUID") or header.get("SOPClassUID") or ""
-    return "Image Storage" in getattr(uid, "name", "")
+def _in_dicom_files(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Source]:
+    """Group the images among DICOM files by folder and series.
 
-
-def _series(folder: Path, files: Sequence[Path], notices: list[str]) -> list[Source]:
-    """The images among DICOM files, by folder and series. What cannot be read is a source of its own, so that it is
-    reported and the others are done."""
+    A file that cannot be read becomes a source of its own, so that it is reported and the others are processed.
+    """
     require("pydicom", "medical", str(folder))
-    groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
-    labels: dict[tuple[Path, str], str] = {}
-    broken, passed = [], 0
+    series: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+    numbers: dict[tuple[Path, str], str] = {}
+    broken: list[Path] = []
+    skipped = 0
     for file in files:
         try:
             header = read_header(file)
         except UserError:
             broken.append(file)
             continue
-        if str(header.get("Modality", "")) in NOT_IMAGES or not ("Rows" in header or _should_be_image(header)):
-            passed += 1
-            continue
-        if "Rows" not in header:  # cut short: to pass over it would be to lose a slice
+        if str(header.get("Modality", "")) in NOT_IMAGES or not ("Rows" in header or _is_image_class(header)):
+            skipped += 1
+        elif "Rows" not in header:  # cut short: skipping it would lose a slice
             broken.append(file)
-            continue
-        key = (file.parent, str(header.get("SeriesInstanceUID", "")))
-        groups[key].append(file)
-        labels[key] = str(header.get("SeriesNumber") or key[1])
-    if passed:
-        notices.append(f"{folder}: {passed} DICOM file(s) without an image (segmentations, reports …) were passed over")
-    shared = Counter(parent for parent, _ in groups)
-    same = Counter((parent, labels[parent, uid]) for parent, uid in groups)
-    sources = []
-    for (parent, uid), members in groups.items():
-        label = labels[parent, uid] if same[parent, labels[parent, uid]] == 1 else uid
+        else:
+            key = (file.parent, str(header.get("SeriesInstanceUID", "")))
+            series[key].append(file)
+            numbers[key] = str(header.get("SeriesNumber") or key[1])
+    if skipped:
+        notices.append(f"{folder}: skipped {skipped} DICOM file(s) without an image (segmentations, reports …)")
+    names = _series_names(folder, numbers)
+    sources = [Source(names[key], tuple(files), partial(read_series, tuple(files))) for key, files in series.items()]
+    return sources + [_single_file(file, file.relative_to(folder).as_posix(), None) for file in broken]
+
+
+def _is_image_class(header: Any) -> bool:
+    """Whether the class of a DICOM object, which its file states first, is one of images."""
+    uid = header.file_meta.get("MediaStorageSOPClassUID") or header.get("SOPClassUID") or ""
+    return "Image Storage" in getattr(uid, "name", "")
+
+
+def _series_names(folder: Path, numbers: dict[tuple[Path, str], str]) -> dict[tuple[Path, str], str]:
+    """Name each series (folder, UID) by its folder, and by its number or UID where a folder contains several."""
+    per_folder = Counter(parent for parent, _ in numbers)
+    per_number = Counter((parent, number) for (parent, _), number in numbers.items())
+    names = {}
+    for (parent, uid), number in numbers.items():
         name = "-".join([folder.resolve().name, *parent.relative_to(folder).parts])
-        name = name if shared[parent] == 1 else f"{name}-series-{label}"
-        sources.append(Source(name, tuple(members), partial(read_series, tuple(members))))
-    return sources + [_file(file, file.relative_to(folder).as_posix(), None) for file in broken]
+        label = number if per_number[parent, number] == 1 else uid
+        names[parent, uid] = name if per_folder[parent] == 1 else f"{name}-series-{label}"
+    return names
