@@ -735,7 +735,7 @@ def test_the_command_and_its_exit_codes(run, saved, tmp_path):
     assert "b.png: cannot be read as an image" in err
     code, _, err = run("predict", saved, tmp_path / "in", "--out", tmp_path / "other", "--tile", 40)
     assert code == 2
-    assert "tiles of 40 pixels that share 96" in err
+    assert "tile 40 and overlap 96" in err
     assert run("predict", tmp_path / "nowhere", tmp_path / "in")[0] == 2
     code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
     assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")

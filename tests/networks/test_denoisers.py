@@ -1,4 +1,4 @@
-"""ConcatUNet at any size and in any batch, and the condition it is given."""
+"""ConcatUNet at any size and in any batch, and its condition."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.networks import ConcatUNet, Condition, EncoderConfig, UNetConfig, make_encoder, pad_to_multiple
+from stochseg.networks import ConcatUNet, Condition, EncoderConfig, UNetConfig, make_encoder
 from stochseg.types import DatasetInfo
+from tests.support.networks import noisy_labels, randomized
 
 L, C = 3, 2
 CONFIG = UNetConfig(base=8, multipliers=(1, 1, 2, 2), blocks=1, attention=(8,), head_channels=8)  # stride 8
@@ -16,22 +17,11 @@ CONFIG = UNetConfig(base=8, multipliers=(1, 1, 2, 2), blocks=1, attention=(8,), 
 @pytest.fixture(params=[None, "hog"])
 def net(request) -> ConcatUNet:
     encoder = make_encoder(EncoderConfig(encoder=request.param), DatasetInfo(num_classes=L, image_channels=C))
-    out = ConcatUNet(L, C, CONFIG, encoder)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in out.parameters():
-        parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return out.eval().requires_grad_(False)
-
-
-def example(h: int, w: int, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Image, x_t, t."""
-    generator = torch.Generator().manual_seed(h * 100 + w)
-    image = torch.randn(rows, C, h, w, generator=generator)
-    return image, torch.randint(L, (rows, h, w), generator=generator), torch.arange(1, rows + 1) * 50
+    return randomized(ConcatUNet(L, C, CONFIG, encoder)).eval().requires_grad_(False)
 
 
 def by_hand(net: ConcatUNet, image: torch.Tensor, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """The U-Net itself, on inputs that need no padding."""
+    """The U-Net alone, on inputs that need no padding."""
     onehot = F.one_hot(x_t, L).movedim(-1, 1).float()
     features = () if net.encoder is None else (net.encoder(image),)
     return net.unet(torch.cat([onehot, image], 1), t, *features)
@@ -40,8 +30,8 @@ def by_hand(net: ConcatUNet, image: torch.Tensor, x_t: torch.Tensor, t: torch.Te
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("size", [(1, 1), (7, 13), (33, 32), (8, 9), (16, 24)])
 def test_any_size_works(net, size, rows):
-    """A batch of one at one pixel included, whose deepest level is a single value a channel."""
-    image, x_t, t = example(*size, rows)
+    """Even one image of one pixel, whose deepest level is a single value per channel."""
+    image, x_t, t = noisy_labels(L, C, *size, rows)
     logits = net(x_t, t, net.encode(image))
     assert logits.shape == (rows, L, *size)
     assert bool(torch.isfinite(logits).all())
@@ -49,14 +39,14 @@ def test_any_size_works(net, size, rows):
 
 
 @pytest.mark.parametrize("size", [(8, 8), (16, 24)])
-def test_a_multiple_of_the_stride_is_untouched_by_padding(net, size):
-    image, x_t, t = example(*size)
+def test_a_multiple_of_the_stride_is_not_padded(net, size):
+    image, x_t, t = noisy_labels(L, C, *size)
     assert torch.equal(net(x_t, t, net.encode(image)), by_hand(net, image, x_t, t))
 
 
 def test_padding_and_crop_are_at_the_bottom_and_right(net):
-    """The image goes on with its edge, the one-hot map with zeros, and the top left of the result is returned."""
-    image, x_t, t = example(7, 13)
+    """The image is extended by its edge, the one-hot map by zeros, and the top left of the result is returned."""
+    image, x_t, t = noisy_labels(L, C, 7, 13)
     rows, columns = torch.arange(8).clamp(max=6), torch.arange(16).clamp(max=12)
     padded = image[:, :, rows][..., columns]
     onehot = torch.zeros(2, L, 8, 16)
@@ -69,8 +59,8 @@ def test_padding_and_crop_are_at_the_bottom_and_right(net):
     torch.testing.assert_close(net(x_t, t, net.encode(image)), expected)
 
 
-def test_logits_do_not_depend_on_the_neighbors_in_the_batch(net):
-    image, x_t, t = example(12, 16, rows=5)
+def test_logits_do_not_depend_on_the_rest_of_the_batch(net):
+    image, x_t, t = noisy_labels(L, C, 12, 16, rows=5)
     condition = net.encode(image)
     together = net(x_t, t, condition)
     scale = together.std().item()
@@ -81,7 +71,7 @@ def test_logits_do_not_depend_on_the_neighbors_in_the_batch(net):
 
 
 def test_logits_depend_on_all_three_inputs(net):
-    image, x_t, t = example(16, 16)
+    image, x_t, t = noisy_labels(L, C, 16, 16)
     logits = net(x_t, t, net.encode(image))
     for other in (
         net((x_t + 1) % L, t, net.encode(image)),
@@ -100,20 +90,10 @@ def test_condition_rows_may_repeat_and_keep_the_size():
 
 
 def test_samples_of_one_image_share_its_condition(net):
-    """Repeating rows of an encoding is encoding repeated images."""
-    image, _, _ = example(12, 16)
+    """Repeated rows of an encoding equal the encoding of repeated images."""
+    image, _, _ = noisy_labels(L, C, 12, 16)
     rows = torch.tensor([0, 0, 1, 1, 1])
     x_t = torch.randint(L, (5, 12, 16), generator=torch.Generator().manual_seed(5))
     t = torch.full((5,), 100)
     shared = net(x_t, t, net.encode(image)[rows])
     torch.testing.assert_close(shared, net(x_t, t, net.encode(image[rows])))
-
-
-@pytest.mark.parametrize(("size", "padded"), [((1, 1), (4, 4)), ((4, 8), (4, 8)), ((5, 7), (8, 8))])
-def test_pad_to_multiple(size, padded):
-    x = torch.rand(1, 1, *size)
-    out = pad_to_multiple(x, 4)
-    assert out.shape[-2:] == padded
-    assert torch.equal(out[..., : size[0], : size[1]], x)
-    assert bool((out[..., size[0] :, -1] == x[..., -1, -1]).all())
-    assert pad_to_multiple(x, 4, mode="constant").sum().item() == pytest.approx(x.sum().item())

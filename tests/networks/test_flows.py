@@ -1,14 +1,14 @@
-"""Flows: invertible, with the right determinant, whatever their parameters."""
+"""Flows: invertible, with the right determinant, for any parameters."""
 
 import pytest
 import torch
 from torch.autograd.functional import jacobian
 
-from stochseg.networks.flows import LEAST_SLOPE, NICE, PlanarFlows, planar
+from stochseg.networks.flows import MIN_SLOPE, NICE, PlanarFlows, planar
 
 
 def parameters(b=6, d=4, scale=3.0):
-    """z, u, w "b d" and b "b"; those of the second half point against each other, where the constraint bites."""
+    """z, u, w "b d" and b "b"; in the second half u and w are opposed, which activates the constraint."""
     z, u, w = torch.randn(3, b, d, dtype=torch.float64)
     u, w = scale * u, scale * w
     u[b // 2 :] = -w[b // 2 :]
@@ -26,19 +26,19 @@ def test_log_determinant_is_that_of_the_jacobian():
 
 
 def test_the_part_along_w_stays_above_minus_one():
-    """At z = 0 and b = 0 the derivative along w is 1 + w·û, the least there is."""
+    """At z = 0 and b = 0 the derivative along w has its minimum 1 + w·û."""
     _, u, w, _ = parameters(b=200, scale=10.0)
     zero = torch.zeros_like(u)
     _, log_det = planar(zero, u, w, zero[:, 0])
-    assert ((u * w).sum(1) < -1).any(), "no parameter needs the constraint; the test shows nothing"
-    assert (log_det.exp() >= 0.99 * LEAST_SLOPE).all()
+    assert ((u * w).sum(1) < -1).any(), "no parameter needs the constraint"
+    assert (log_det.exp() >= 0.99 * MIN_SLOPE).all()
 
 
-def test_the_constraint_changes_u_along_w_alone_and_as_published():
-    """w·û = softplus(w·u) - 1, Rezende and Mohamed's Appendix A.1; û is found from where z goes."""
+def test_the_constraint_changes_u_along_w_as_published():
+    """w·û = softplus(w·u) - 1, Rezende and Mohamed's Appendix A.1; û is computed from f(z) - z."""
     z, u, w, b = parameters(scale=1.0)
     moved = (planar(z, u, w, b)[0] - z) / torch.tanh((w * z).sum(1) + b)[:, None]
-    expected = torch.log1p((w * u).sum(1).exp()) - 1 + LEAST_SLOPE
+    expected = torch.log1p((w * u).sum(1).exp()) - 1 + MIN_SLOPE
     torch.testing.assert_close((w * moved).sum(1), expected)
     change = moved - u
     along = (change * w).sum(1, keepdim=True) / w.square().sum(1, keepdim=True) * w
@@ -46,7 +46,7 @@ def test_the_constraint_changes_u_along_w_alone_and_as_published():
 
 
 def test_a_flow_can_be_inverted():
-    """By bisection of w·z, which the constraint makes grow: z is found from f(z) alone."""
+    """By bisection of w·z, which the constraint makes monotone."""
     z, u, w, b = parameters(b=20)
     out, _ = planar(z, u, w, b)
 
@@ -60,7 +60,7 @@ def test_a_flow_can_be_inverted():
         middle = (low + high) / 2
         below = (w * planar(point(middle), u, w, b)[0]).sum(1) < target
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    moved = planar(point(low), u, w, b)[0] - point(low)  # points of equal w·z move alike
+    moved = planar(point(low), u, w, b)[0] - point(low)  # points of equal w·z move equally
     torch.testing.assert_close(out - moved, z, atol=1e-6, rtol=1e-6)
 
 
@@ -74,7 +74,7 @@ def test_extreme_parameters_stay_finite():
     assert log_det[0] == 0
 
 
-def test_flows_in_a_row_add_their_log_determinants():
+def test_log_determinants_of_a_sequence_of_flows_add_up():
     flows = PlanarFlows(5, 3, 4).double()
     for parameter in flows.parameters():
         torch.nn.init.normal_(parameter)
@@ -85,7 +85,7 @@ def test_flows_in_a_row_add_their_log_determinants():
         torch.testing.assert_close(log_det[i], torch.linalg.slogdet(matrix).logabsdet)
 
 
-def test_each_example_has_flows_of_its_own():
+def test_each_example_has_its_own_flows():
     flows = PlanarFlows(5, 3, 2)
     z = torch.randn(1, 3).expand(2, -1)
     out, _ = flows(z, torch.randn(2, 5))
@@ -96,7 +96,7 @@ def test_each_example_has_flows_of_its_own():
 
 
 def nice(latent, count=4):
-    """A flow that bends: it begins as the identity."""
+    """A nonlinear flow; a new one is the identity."""
     flow = NICE(latent, count, width=16).double()
     for parameter in flow.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -123,7 +123,7 @@ def test_log_determinant_of_nice_is_that_of_the_jacobian(latent):
         torch.testing.assert_close(log_det[i], torch.linalg.slogdet(matrix).logabsdet)
 
 
-def test_every_number_of_nice_moves_and_moves_others():
+def test_every_entry_of_nice_depends_on_the_other_half():
     """Two couplings are enough for each half to depend on the other."""
     flow, z = nice(6, 2), torch.randn(6, dtype=torch.float64)
     matrix = jacobian(lambda x: flow(x[None])[0][0], z)
@@ -131,7 +131,7 @@ def test_every_number_of_nice_moves_and_moves_others():
     assert (matrix[1::2, 0::2].abs().sum(1) > 0).all()
 
 
-def test_nice_begins_as_the_identity():
+def test_nice_starts_as_the_identity():
     z = torch.randn(4, 7)
     out, log_det = NICE(7)(z)
     assert torch.equal(out, z)

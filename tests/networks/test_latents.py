@@ -19,7 +19,7 @@ def as_torch(g):
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 2, 3, 2)])
-def test_kl_is_what_sampling_says(shape):
+def test_kl_agrees_with_sampling(shape):
     """E_q[log q - log p] over 4000 draws, within 5 standard errors."""
     q, p, draws = gaussian(0, *shape), gaussian(1, *shape), 4_000
     eps = torch.randn(draws, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -28,7 +28,7 @@ def test_kl_is_what_sampling_says(shape):
     assert ((terms.mean(0) - q.kl(p)).abs() < 5 * error).all()
 
 
-def test_kl_and_density_are_those_of_torch():
+def test_kl_and_density_agree_with_torch():
     q, p = gaussian(3, 5, 2, 4, 4), gaussian(4, 5, 2, 4, 4)
     torch.testing.assert_close(q.kl(p), kl_divergence(as_torch(q), as_torch(p)))
     torch.testing.assert_close(q.log_prob(p.mean), as_torch(q).log_prob(p.mean))
@@ -50,7 +50,7 @@ def test_a_draw_is_differentiable_in_mean_and_sigma():
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
-def test_log_sigma_is_clamped_and_the_kl_stays_finite(size):
+def test_log_sigma_is_limited_and_the_kl_is_finite(size):
     head = GaussianHead(1, 2)
     with torch.no_grad():
         head.conv.weight.fill_(1.0)
@@ -58,10 +58,10 @@ def test_log_sigma_is_clamped_and_the_kl_stays_finite(size):
     assert wild.log_sigma.abs().max() <= LOG_SIGMA_LIMIT
     assert torch.isfinite(wild.kl(calm)).all()
     assert torch.isfinite(calm.kl(wild)).all()
-    assert (calm.log_sigma.abs() < 1).all(), "near zero nothing is clamped"
+    assert (calm.log_sigma.abs() < 1).all(), "no limit near zero"
 
 
-def test_head_gives_its_own_mean_and_sigma():
+def test_head_splits_its_output_into_mean_and_sigma():
     head = GaussianHead(3, 2)
     x = torch.randn(2, 3, 4, 5)
     out, raw = head(x), head.conv(x)

@@ -1,4 +1,4 @@
-"""The paper's networks, to the parameter."""
+"""Parameter counts of the paper's networks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stochseg.networks import ConcatUNet, ImageEncoder, UNetConfig
 
 
 class DinoShaped(ImageEncoder):
-    """Features of the paper's ViT-S/8: 384 channels at 1/8, no parameters of its own."""
+    """The shape of the paper's ViT-S/8, 384 channels at 1/8, without parameters."""
 
     channels = 384
 
@@ -42,7 +42,7 @@ def test_parameter_counts(labels, channels, base, multipliers, dino, parameters)
     assert count(network(labels, channels, base, multipliers, dino)) == parameters
 
 
-def test_the_one_count_that_is_published_rounded():
+def test_the_count_that_is_published_rounded():
     assert round(count(network(20, 3, 64, (1, 2, 3, 4))) / 1e6, 2) == 21.36
 
 

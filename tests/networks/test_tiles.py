@@ -1,4 +1,4 @@
-"""Windows over large images: they cover, they blend, and how an image is cut hardly matters."""
+"""Tiling: windows cover the image, their predictions are blended, and the layout hardly matters."""
 
 from itertools import pairwise
 
@@ -9,14 +9,14 @@ from torch import nn
 
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.models import create
 from stochseg.networks import Condition, Denoiser, Tiled, blended
 from stochseg.networks.tiles import ALIGN, windows
 from stochseg.types import Batch
+from tests.support.models import fresh, lively
 
 
 class Local(Denoiser):
-    """Three convolutions: a pixel's logits depend on 3 pixels around it and on nothing else."""
+    """Three convolutions: the logits of a pixel depend only on the 3 pixels around it."""
 
     def __init__(self, classes=3):
         super().__init__()
@@ -60,16 +60,16 @@ def test_windows_cover_the_image_and_their_weights_sum_to_one(height, width, til
     assert all(stop - start >= overlap for (_, stop), (start, _) in pairwise(edges))
 
 
-def test_a_window_counts_nothing_at_its_cut_edge():
+def test_a_window_has_no_weight_at_its_cut_edge():
     first = windows(64, 160, 96, 32)[0]
-    assert (first.weight[:, :64] == 1).all(), "alone there"
+    assert (first.weight[:, :64] == 1).all(), "the only window there"
     assert (first.weight[:, -8:] == 0).all(), "the margin is a quarter of the overlap"
     assert (first.weight.diff(dim=1) <= 1e-6).all()
 
 
 @pytest.mark.parametrize(("tile", "overlap"), [(64, 32), (96, 20), (128, 96)])
-def test_a_local_network_says_the_same_in_any_windows(tile, overlap):
-    """Its reach is below the margin of a quarter of the overlap, so cuts are out of sight."""
+def test_a_local_network_predicts_the_same_in_any_tiling(tile, overlap):
+    """Its reach is below the margin of a quarter of the overlap, so that cut edges have no influence."""
     local, x = Local(), image(150, 170, 2)
     x_t, t = torch.randint(3, (2, 150, 170), generator=torch.Generator().manual_seed(2)), torch.tensor([1, 1])
     whole = local(x_t, t, local.encode(x)).log_softmax(1)
@@ -82,7 +82,7 @@ def test_a_local_network_says_the_same_in_any_windows(tile, overlap):
     torch.testing.assert_close(tiled(x_t[1:], t[1:], rows_of_rows), whole[1:], rtol=0, atol=1e-5)
 
 
-def test_an_image_of_one_window_is_not_changed_by_a_bit():
+def test_an_image_of_one_window_gives_the_same_bits():
     local, x = Local(), image(64, 50)
     x_t, t = torch.zeros(1, 64, 50, dtype=torch.int64), torch.tensor([1])
     tiled = Tiled(local, 64, 16)
@@ -98,32 +98,20 @@ def test_blended_logits_of_a_plain_network():
 
 @pytest.mark.parametrize(("tile", "overlap"), [(64, 4), (64, 40), (0, 8)])
 def test_impossible_tilings_are_refused(tile, overlap):
-    with pytest.raises(UserError, match=f"tiles of {tile} pixels that share {overlap}"):
+    with pytest.raises(UserError, match=f"tile {tile} and overlap {overlap}"):
         Tiled(Local(), tile, overlap)
 
 
 # --- models -----------------------------------------------------------------------------------------------
 
 
-SMALL = {
-    "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 4},
-    "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1},
-}
-
-
-def lively(name="ccdm-fast", **config):
-    torch.manual_seed(0)
-    model = create(name, 2, 1, **{**SMALL[name], **config})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model.eval()
+DIFFUSION = {"num_timesteps": 20, "steps": 4}
 
 
 @pytest.mark.parametrize("config", [{}, {"sampler": "ancestral", "noise": "latin"}])
-def test_the_noise_of_a_diffusion_does_not_depend_on_the_windows(config):
-    """With a local network in its place, samples are those of the whole image, step by step."""
-    model, x = lively(**config), image(140, 150)
+def test_the_noise_of_a_diffusion_does_not_depend_on_the_tiling(config):
+    """With a local network as the denoiser, samples equal those of the whole image."""
+    model, x = lively("ccdm-fast", **DIFFUSION, **config), image(140, 150)
     model.denoiser = Local(2)
     whole = model.sample(x, 2)
     for tile, overlap in ((64, 32), (96, 24)):
@@ -133,10 +121,9 @@ def test_the_noise_of_a_diffusion_does_not_depend_on_the_windows(config):
 
 
 @pytest.fixture(scope="module")
-def taught():
-    """A tiny model after some seconds of training on synthetic slices."""
-    torch.manual_seed(0)
-    model, data = create("ccdm-fast", 2, 1, **SMALL["ccdm-fast"]), Phantoms("train", size=32, count=64)
+def trained():
+    """A tiny model after a few seconds of training on phantoms."""
+    model, data = fresh("ccdm-fast", **DIFFUSION), Phantoms("train", size=32, count=64)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(120):
         batch = Batch.collate([data[(8 * step + i) % 64] for i in range(8)])
@@ -146,17 +133,17 @@ def taught():
     return model.eval()
 
 
-def test_two_layouts_of_a_trained_network_agree(taught):
-    """Not fully: its normalization and attention look at a whole window."""
+def test_two_tilings_of_a_trained_network_agree(trained):
+    """Not exactly: its normalization and attention see a whole window."""
     mosaic = torch.cat(
         [torch.cat([Phantoms("test", size=32)[4 * i + j].image for j in range(4)], 2) for i in range(4)], 1
     )
-    one, other = (taught.tiled(*layout).sample(mosaic[None], 4).labels for layout in ((64, 24), (96, 64)))
-    assert (one == 1).float().mean() > 0.01, "the model sees nothing; the test shows nothing"
+    one, other = (trained.tiled(*layout).sample(mosaic[None], 4).labels for layout in ((64, 24), (96, 64)))
+    assert (one == 1).float().mean() > 0.01, "an empty prediction would agree always"
     assert (one == other).float().mean() >= 0.985
 
 
-def test_a_deterministic_model_in_windows():
+def test_two_tilings_of_a_deterministic_model_agree():
     model, x = lively("unet-ce"), image(100, 64)
     one, other = (model.tiled(*layout).sample(x, 1) for layout in ((64, 24), (64, 32)))
     assert one.labels.unique().numel() > 1
@@ -164,8 +151,8 @@ def test_a_deterministic_model_in_windows():
     torch.testing.assert_close(one.mean.sum(1), torch.ones(1, 100, 64), rtol=0, atol=1e-5)
 
 
-def test_a_mixture_takes_one_component_in_all_windows():
-    model, x = lively(components=2, steps=1), image(64, 160)
+def test_a_sample_of_a_mixture_uses_one_component_in_all_windows():
+    model, x = lively("ccdm-fast", num_timesteps=20, components=2, steps=1), image(64, 160)
 
     def propose(x_t, t, condition):
         logits = 50 * torch.eye(2)[None, :, :, None, None].expand(len(x_t), 2, 2, *x_t.shape[1:])
@@ -177,14 +164,14 @@ def test_a_mixture_takes_one_component_in_all_windows():
     assert labels.unique().numel() == 2
 
 
-def test_tiling_leaves_the_model_itself_alone():
-    model = lively()
+def test_tiling_does_not_change_the_model():
+    model = lively("ccdm-fast")
     tiled = model.tiled(64, 16)
     assert type(model.denoiser).__name__ == "TwoTower"
     assert type(tiled.denoiser) is Tiled
     assert {p.data_ptr() for p in model.parameters()} == {p.data_ptr() for p in tiled.parameters()}
 
 
-def test_a_focus_is_not_tiled():
+def test_a_model_with_a_focus_is_not_tiled():
     with pytest.raises(UserError, match="with focus 8 cannot be tiled"):
-        lively(focus=8).tiled(64, 16)
+        lively("ccdm-fast", focus=8).tiled(64, 16)

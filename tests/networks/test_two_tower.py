@@ -1,4 +1,4 @@
-"""The two-tower denoiser at any size, and what each tower is for."""
+"""The two-tower denoiser: any size, its inputs, and its mixture of components."""
 
 from __future__ import annotations
 
@@ -7,40 +7,31 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.networks import TwoTower, TwoTowerConfig
+from tests.support.networks import noisy_labels, randomized
 
 L, C = 3, 2
 SHAPE = {"tower": (8, 16, 16), "light": (8, 8), "tower_blocks": 1, "head_channels": 8}
 
 
-def lively(**config) -> TwoTower:
-    """A network whose output depends on everything it can depend on."""
+def network(**config) -> TwoTower:
     net = TwoTower(L, C, TwoTowerConfig(**{**SHAPE, **config}))
-    generator = torch.Generator().manual_seed(0)
-    for parameter in net.parameters():
-        parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return net.eval().requires_grad_(False)
-
-
-def example(h: int, w: int, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(h * 100 + w)
-    image = torch.randn(rows, C, h, w, generator=generator)
-    return image, torch.randint(L, (rows, h, w), generator=generator), torch.arange(1, rows + 1) * 50
+    return randomized(net).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("patch", [1, 2, 4])
 @pytest.mark.parametrize("size", [(1, 1), (7, 13), (33, 32), (16, 24)])
 def test_any_size_works(size, patch):
-    net = lively(patch=patch)
-    image, x_t, t = example(*size)
+    net = network(patch=patch)
+    image, x_t, t = noisy_labels(L, C, *size)
     logits = net(x_t, t, net.encode(image))
     assert logits.shape == (2, L, *size)
     assert bool(torch.isfinite(logits).all())
     assert logits.abs().max() > 0
 
 
-def test_logits_depend_on_all_three_inputs_and_on_no_neighbor():
-    net = lively()
-    image, x_t, t = example(16, 16, rows=3)
+def test_logits_depend_on_all_three_inputs_and_not_on_the_rest_of_the_batch():
+    net = network()
+    image, x_t, t = noisy_labels(L, C, 16, 16, rows=3)
     logits = net(x_t, t, net.encode(image))
     for other in (
         net((x_t + 1) % L, t, net.encode(image)),
@@ -52,10 +43,10 @@ def test_logits_depend_on_all_three_inputs_and_on_no_neighbor():
     torch.testing.assert_close(logits[1:2], alone, atol=1e-4 * logits.std().item(), rtol=0)
 
 
-def test_a_pixel_of_the_labels_reaches_the_whole_map():
-    """Modes are decisions about the whole map: attention at the coarsest level carries them everywhere."""
-    net = lively()
-    image, x_t, t = example(64, 64, rows=1)
+def test_one_label_influences_the_whole_map():
+    """Modes are decisions about the whole map; attention at the coarsest level spreads them."""
+    net = network()
+    image, x_t, t = noisy_labels(L, C, 64, 64, rows=1)
     changed = x_t.clone()
     changed[0, 0, 0] = (x_t[0, 0, 0] + 1) % L
     condition = net.encode(image)
@@ -63,26 +54,38 @@ def test_a_pixel_of_the_labels_reaches_the_whole_map():
     assert (difference > 0).float().mean() > 0.9
 
 
-def test_components_are_a_mixture_whose_marginal_is_the_output():
-    net = lively(components=4)
-    image, x_t, t = example(9, 10)
+def test_the_output_is_the_marginal_of_the_mixture():
+    net = network(components=4)
+    image, x_t, t = noisy_labels(L, C, 9, 10)
     condition = net.encode(image)
-    log_share, logits = net.propose(x_t, t, condition)
-    assert log_share.shape == (2, 4)
+    log_weight, logits = net.propose(x_t, t, condition)
+    assert log_weight.shape == (2, 4)
     assert logits.shape == (2, 4, L, 9, 10)
-    expected = torch.einsum("bm,bmlhw->blhw", log_share.exp(), logits.softmax(2))
+    expected = torch.einsum("bm,bmlhw->blhw", log_weight.exp(), logits.softmax(2))
     torch.testing.assert_close(net(x_t, t, condition).softmax(1), expected, atol=1e-6, rtol=1e-4)
-    assert (logits[:, 0] - logits[:, 1]).abs().max() > 1e-3, "components that are all alike show nothing"
+    assert (logits[:, 0] - logits[:, 1]).abs().max() > 1e-3, "equal components would make this test pass always"
 
 
-def test_fresh_components_differ():
+def test_new_components_differ():
     torch.manual_seed(0)
     net = TwoTower(L, C, TwoTowerConfig(**SHAPE, components=4))
-    image, x_t, t = example(8, 8)
+    image, x_t, t = noisy_labels(L, C, 8, 8)
     _, logits = net.propose(x_t, t, net.encode(image))
     assert (logits[:, 0] - logits[:, 1]).abs().max() > 1e-3
 
 
-def test_a_tower_of_fewer_levels_than_the_denoiser_is_refused():
-    with pytest.raises(UserError, match=r"1 level\(s\) and the denoiser 2"):
+def test_an_image_tower_of_fewer_levels_than_the_label_tower_is_refused():
+    with pytest.raises(UserError, match=r"tower.*light.* 2, got 1"):
         TwoTower(L, C, TwoTowerConfig(tower=(8,), light=(8, 8)))
+
+
+def test_components_start_as_copies_of_a_single_head_with_other_thresholds():
+    single, several = network().label_tower, network(components=3).label_tower
+    assert several.copy_single_head(single)
+    own, theirs = several.head[-1], single.head[-1]
+    bias = own.bias.view(3, L, -1)
+    for i, threshold in enumerate((-2.5, 0, 2.5)):
+        assert torch.equal(own.weight.chunk(3)[i], theirs.weight)
+        torch.testing.assert_close(bias[i, 1:] - threshold, theirs.bias.view(L, -1)[1:])
+        assert torch.equal(bias[i, 0], theirs.bias.view(L, -1)[0])
+    assert not several.copy_single_head(network(patch=4).label_tower)

@@ -1,4 +1,4 @@
-"""The U-Net: what it starts as, what reaches what, and what it refuses."""
+"""The U-Net: its initial output, its inputs, its shape, and impossible configs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stochseg.errors import UserError
 from stochseg.networks import UNet, UNetConfig
 from stochseg.networks.blocks import SelfAttention, group_norm
+from tests.support.networks import randomized
 
 SMALL = UNetConfig(base=8, multipliers=(1, 2, 2, 3), blocks=1, attention=(4, 8), head_channels=8)
-
-
-def randomized(net: UNet, seed: int = 0) -> UNet:
-    """No parameter left at the zero or one it starts as; float64, so that a dead path is zero to 1e-15."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in net.double().parameters():
-        parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return net
 
 
 def inputs(channels: int, size: int = 16, rows: int = 2) -> torch.Tensor:
@@ -26,7 +19,12 @@ def inputs(channels: int, size: int = 16, rows: int = 2) -> torch.Tensor:
     return torch.randn(rows, channels, size, size, generator=generator, dtype=torch.float64)
 
 
-def test_logits_are_zero_at_the_start():
+def network(*arguments, **options) -> UNet:
+    """A U-Net in float64, where a path without influence gives differences below 1e-15."""
+    return randomized(UNet(*arguments, **options).double())
+
+
+def test_initial_logits_are_zero():
     torch.manual_seed(0)
     net = UNet(4, 3, SMALL)
     logits = net(inputs(4).float(), torch.tensor([1, 250]))
@@ -47,8 +45,8 @@ def test_logits_are_zero_at_the_start():
     ids=lambda c: f"{c.base}-{c.multipliers}",
 )
 def test_the_step_changes_the_logits(config):
-    """Of narrow networks too: with one channel a group, GroupNorm would take the step out again."""
-    net = randomized(UNet(2, 2, config))
+    """Of narrow networks too: with one channel per group, GroupNorm would remove the step."""
+    net = network(2, 2, config)
     with torch.no_grad():
         x = inputs(2, size=2 * config.stride, rows=1)
         early, late = net(x, torch.tensor([1])), net(x, torch.tensor([250]))
@@ -56,15 +54,15 @@ def test_the_step_changes_the_logits(config):
 
 
 @pytest.mark.parametrize(("base", "multipliers"), [(32, (1,)), (32, (1, 1, 1)), (16, (2, 2)), (1, (1,))])
-def test_a_network_that_could_not_see_the_step_is_refused(base, multipliers):
+def test_a_network_that_cannot_depend_on_the_step_is_refused(base, multipliers):
     config = UNetConfig(base=base, multipliers=multipliers)
-    with pytest.raises(UserError, match="hides the step t from the network; make a level wider"):
+    with pytest.raises(UserError, match="hides the step t.*wider"):
         UNet(2, 2, config)
     UNet(2, 2, config, timed=False)
 
 
-def test_rows_have_their_own_step():
-    net = randomized(UNet(2, 2, SMALL))
+def test_each_row_has_its_own_step():
+    net = network(2, 2, SMALL)
     x = inputs(2)[:1].repeat(2, 1, 1, 1)
     with torch.no_grad():
         both = net(x, torch.tensor([7, 200]))
@@ -75,7 +73,7 @@ def test_rows_have_their_own_step():
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("feature_channels", [0, 5])
 def test_gradients_reach_every_parameter(timed, feature_channels):
-    net = randomized(UNet(4, 3, SMALL, feature_channels=feature_channels, timed=timed))
+    net = network(4, 3, SMALL, feature_channels=feature_channels, timed=timed)
     features = torch.randn(2, 5, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     logits = net(inputs(4), torch.tensor([3, 200]) if timed else None, features if feature_channels else None)
     target = torch.randn(logits.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -85,7 +83,7 @@ def test_gradients_reach_every_parameter(timed, feature_channels):
 
 
 def test_features_change_the_logits():
-    net = randomized(UNet(4, 3, SMALL, feature_channels=5))
+    net = network(4, 3, SMALL, feature_channels=5)
     t = torch.tensor([9, 9])
     zeros = torch.zeros(2, 5, 2, 2, dtype=torch.float64)
     with torch.no_grad():
@@ -105,18 +103,17 @@ def test_a_network_without_steps_has_no_time_parameters():
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_features_need_a_level_at_an_eighth(levels):
     config = UNetConfig(base=8, multipliers=(1,) * levels)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=rf"multipliers.* {levels} levels .*1/{2 ** (levels - 1)};"):
         UNet(4, 3, config, feature_channels=5)
-    assert f"{levels} levels only reach 1/{2 ** (levels - 1)}; give at least 4 multipliers" in str(error.value)
     UNet(4, 3, config)
 
 
-def test_attention_sits_at_the_asked_factors_and_in_the_middle():
+def test_attention_is_at_the_configured_factors_and_in_the_middle():
     config = UNetConfig(base=8, multipliers=(1, 1, 1, 1), blocks=2, attention=(2, 8), head_channels=4)
     net = UNet(2, 2, config)
 
     def attended(stages) -> list[list[bool]]:
-        return [[hasattr(block.attention, "qkv") for block in stage["blocks"]] for stage in stages]
+        return [[hasattr(block.attention, "qkv") for block in stage.blocks] for stage in stages]
 
     assert attended(net.encoder) == [[False] * 2, [True] * 2, [False] * 2, [True] * 2]
     assert attended(net.decoder) == [[True] * 3, [False] * 3, [True] * 3, [False] * 3]
@@ -124,12 +121,12 @@ def test_attention_sits_at_the_asked_factors_and_in_the_middle():
     assert net.middle[0].attention.heads == 2
 
 
-def test_attention_is_the_softmax_of_all_pairs_and_never_holds_them():
+def test_attention_is_the_softmax_of_all_pairs_without_storing_them():
     torch.manual_seed(0)
     attention = SelfAttention(16, 8, groups=4).double()
     torch.nn.init.normal_(attention.out.weight)
     x = torch.randn(2, 16, 5, 6, dtype=torch.float64)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error if this layout of q, k and v is not fit for it
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # raises if the layout of q, k and v does not allow it
         found = attention(x)
     q, k, v = attention.qkv(attention.norm(x)).flatten(2).chunk(3, 1)
     expected = []
@@ -144,11 +141,11 @@ def test_attention_is_the_softmax_of_all_pairs_and_never_holds_them():
     [(64, 32, 32), (32, 32, 32), (48, 32, 16), (16, 32, 4), (8, 32, 2), (2, 32, 1), (64, 4, 4), (16, 4, 4), (8, 4, 2)],
 )
 def test_groups_of_the_normalization(channels, groups, expected):
-    """The paper's 32 from 32 channels on; never a group of fewer than 4 channels in a narrower layer."""
+    """The paper's 32 from 32 channels on; groups of at least 4 channels in narrower layers."""
     assert group_norm(channels, groups).num_groups == expected
 
 
-def test_the_number_of_groups_is_a_choice_of_the_config_and_no_parameter():
+def test_the_number_of_groups_does_not_change_the_parameters():
     few, many = (UNet(3, 2, UNetConfig(base=32, multipliers=(1, 2), groups=g)) for g in (4, 32))
     assert {m.num_groups for m in few.modules() if isinstance(m, torch.nn.GroupNorm)} == {4}
     assert {m.num_groups for m in many.modules() if isinstance(m, torch.nn.GroupNorm)} == {32}

@@ -83,7 +83,7 @@ class CCDMFast(CategoricalDiffusion):
             self.updates.zero_()  # new components part from each other slowly, however long the source was trained
         if not isinstance(source, CCDMFast) or not source.config.components == 1 < self.config.components:
             return fresh
-        if not self.denoiser.label_tower.grow(source.denoiser.label_tower):
+        if not self.denoiser.label_tower.copy_single_head(source.denoiser.label_tower):
             return fresh
         return [name for name in fresh if not name.startswith("denoiser.label_tower.head.")]
 

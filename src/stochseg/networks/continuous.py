@@ -6,25 +6,31 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.networks.denoisers import Condition
-from stochseg.networks.shapes import pad_to_multiple
+from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.networks.unet import UNet, UNetConfig
 
 
 class ContinuousUNet(nn.Module):
-    """Maps "b m h w" with the image concatenated, through one U-Net. The image is padded once, in `encode`."""
+    """One U-Net over real-valued maps "b m h w", concatenated with the image.
+
+    Args:
+        map_channels: Channels m of the maps.
+        image_channels: Channels of the image.
+        out_channels: Channels of the output.
+        config: Shape of the U-Net.
+    """
 
     def __init__(self, map_channels: int, image_channels: int, out_channels: int, config: UNetConfig):
         super().__init__()
         self.unet = UNet(map_channels + image_channels, out_channels, config)
 
     def encode(self, image: Tensor) -> Condition:
-        """image: "b c h w" of any size."""
-        padded = pad_to_multiple(image, self.unet.config.stride)
-        return Condition((padded,), (image.shape[-2], image.shape[-1]))
+        """Pad an image "b c h w" of any size, once per image."""
+        return Condition((pad_to_multiple(image, self.unet.config.stride),), tuple(image.shape[2:]))
 
     def forward(self, maps: Tensor, t: Tensor, condition: Condition) -> Tensor:
-        """Returns "b out h w"."""
+        """Map "b m h w" at steps t "b" to "b out h w"."""
         (image,) = condition.tensors
         padded = pad_to_multiple(maps.to(image.dtype), self.unet.config.stride, mode="constant")
-        h, w = condition.size
-        return self.unet(torch.cat([padded, image], dim=1), t)[..., :h, :w].float()
+        out: Tensor = self.unet(torch.cat([padded, image], dim=1), t)
+        return crop(out, condition.size).float()

@@ -1,6 +1,6 @@
-"""Denoisers: x_t, t and an image condition in, logits of x0 out.
+"""Denoisers: networks from x_t, t and an image condition to logits of x0.
 
-What depends on the image alone belongs in `encode`, which runs once an image; `forward` runs once a step
+`encode` computes everything that depends on the image alone, once per image; `propose` and `forward` run once per step
 and sample.
 """
 
@@ -12,47 +12,73 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.networks.encoders import ImageEncoder
-from stochseg.networks.shapes import one_hot, pad_to_multiple
+from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
 from stochseg.networks.unet import UNet, UNetConfig
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a denoiser knows of the images: tensors whose first axis is the image, and the size to crop to."""
+    """Encoded images.
+
+    Attributes:
+        tensors: Tensors whose first axis is the image.
+        size: Spatial size of the images before padding, such as (h, w).
+    """
 
     tensors: tuple[Tensor, ...]
-    size: tuple[int, int]
+    size: tuple[int, ...]
 
     def __getitem__(self, rows: Tensor) -> Condition:
-        """The condition of these images, one a row: indices may repeat, as for several samples an image."""
+        """Return the condition of these images; an index may repeat, for several samples per image."""
         return Condition(tuple(x[rows] for x in self.tensors), self.size)
 
 
 class Denoiser(nn.Module):
-    """The interface that models know."""
+    """Interface of the networks in categorical diffusion models."""
 
     def encode(self, image: Tensor) -> Condition:
-        """image: "b c h w" of any size. Once an image."""
+        """Encode an image "b c *space" of any size. Runs once per image."""
         raise NotImplementedError
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
-        """x_t: "b h w" labels; t: "b". p0 as a mixture of m products over pixels: log-probabilities of the components
-        "b m" and the logits of x0 under each, "b m l h w". Most denoisers have m = 1. Once a step and sample."""
+        """Predict p0 as a mixture of m products over pixels; most denoisers have m = 1. Runs once per step and sample.
+
+        Args:
+            x_t: Noisy labels "b *space" int64.
+            t: Steps "b".
+            condition: The encoded images, one per row.
+
+        Returns:
+            log_weight "b m", log-probabilities of the components, and logits "b m l *space" of x0 in each.
+        """
         raise NotImplementedError
 
     def forward(self, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
-        """Logits of each pixel's own p0, "b l h w"."""
-        log_share, logits = self.propose(x_t, t, condition)
+        """Return the logits "b l *space" of each pixel's marginal p0; arguments as for `propose`."""
+        log_weight, logits = self.propose(x_t, t, condition)
         if logits.shape[1] == 1:
             return logits[:, 0]
-        return (log_share[:, :, None, None, None] + torch.log_softmax(logits, dim=2)).logsumexp(1)
+        log_weight = log_weight.reshape(*log_weight.shape, *(1 for _ in logits.shape[2:]))
+        return (log_weight + torch.log_softmax(logits, dim=2)).logsumexp(1)
 
 
 class ConcatUNet(Denoiser):
-    """The paper's denoiser: one-hot x_t with the image concatenated, through one U-Net; features at 1/8 if given.
+    """The paper's denoiser: one U-Net over one-hot x_t, concatenated with the image, and optional features at 1/8.
 
-    Sizes that are not a multiple of the stride are padded inside at the bottom and right (the image by its edge, the
-    one-hot map by zeros, which is no label) and the logits cropped back.
+    Sizes that are not a multiple of the stride are padded inside at the end of each axis (the image by its edge, the
+    one-hot map by zeros, which are no label) and the logits are cropped.
+
+    Args:
+        num_classes: Number of labels.
+        image_channels: Channels of the image.
+        config: Shape of the U-Net.
+        encoder: Frozen image features, or None.
+
+    Example:
+        >>> net = ConcatUNet(2, 1, UNetConfig(base=8, multipliers=(1, 2)))
+        >>> condition = net.encode(torch.zeros(1, 1, 5, 7))
+        >>> net(torch.zeros(1, 5, 7, dtype=torch.int64), torch.tensor([3]), condition).shape
+        torch.Size([1, 2, 5, 7])
     """
 
     def __init__(self, num_classes: int, image_channels: int, config: UNetConfig, encoder: ImageEncoder | None = None):
@@ -69,11 +95,10 @@ class ConcatUNet(Denoiser):
     def encode(self, image: Tensor) -> Condition:
         padded = pad_to_multiple(image, self.unet.config.stride)
         tensors = (padded,) if self.encoder is None else (padded, self.encoder(padded))
-        return Condition(tensors, (image.shape[-2], image.shape[-1]))
+        return Condition(tensors, tuple(image.shape[2:]))
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         image, *features = condition.tensors
         onehot = pad_to_multiple(one_hot(x_t, self.num_classes, image.dtype), self.unet.config.stride, mode="constant")
         logits = self.unet(torch.cat([onehot, image], dim=1), t, *features)
-        h, w = condition.size
-        return torch.zeros(len(x_t), 1, device=x_t.device), logits[:, None, :, :h, :w]
+        return torch.zeros(len(x_t), 1, device=x_t.device), crop(logits, condition.size)[:, None]

@@ -1,4 +1,4 @@
-"""HRNet for segmentation, on the features of timm. It comes with the extra `zoo`."""
+"""HRNet for segmentation, on the features of timm (extra `zoo`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stochseg.extras import require
 
 
 class HRNet(nn.Module):
-    """HRNetV2 (Wang et al. 2020): the four resolutions of timm's HRNet, brought to 1/4 and concatenated, with a 3×3 and
-    a 1×1 convolution on top."""
+    """HRNetV2 (Wang et al. 2020): the four resolutions of timm's HRNet, resized to 1/4 and concatenated, then a 3×3 and
+    a 1×1 convolution."""
 
     def __init__(self, backbone: str, image_channels: int, num_classes: int, options: Mapping[str, Any]):
         super().__init__()
@@ -25,7 +25,7 @@ class HRNet(nn.Module):
             features_only=True,
             out_indices=(1, 2, 3, 4),
             pretrained="pretrained_cfg_overlay" in options,
-            feature_location="",  # the branches themselves, not the wider maps of the classification head
+            feature_location="",  # the branches, not the wider maps of the classification head
             **options,
         )
         width = sum(self.encoder.feature_info.channels())
@@ -37,6 +37,7 @@ class HRNet(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
+        """Map an image "b c h w" to logits "b l h w"."""
         finest, *others = self.encoder(image)
         size = finest.shape[-2:]
         maps = [finest, *(F.interpolate(x, size=size, mode="bilinear", align_corners=False) for x in others)]

@@ -1,4 +1,4 @@
-"""Plain convolutional pyramids, of which the variational segmenters build their U-Nets and encoders."""
+"""Convolutional pyramids, the building blocks of the variational segmenters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Stage = Callable[[int, int], nn.Module]
 
 
 def conv(in_channels: int, out_channels: int, kernel: int = 3) -> nn.Conv2d:
-    """A convolution that keeps the size, with He's initialization for the ReLU around it."""
+    """Return a convolution that keeps the size, with He initialization for ReLU."""
     layer = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    assert layer.bias is not None
     nn.init.trunc_normal_(layer.bias, std=1e-3)
     return layer
 
@@ -26,7 +27,7 @@ def conv(in_channels: int, out_channels: int, kernel: int = 3) -> nn.Conv2d:
 def conv_stack(
     in_channels: int, out_channels: int, convs: int, groups: int | None = None, kernel: int = 3
 ) -> nn.Sequential:
-    """`convs` times convolution, normalization in `groups` (None: none), ReLU."""
+    """Return `convs` times convolution, normalization in `groups` (None: no normalization) and ReLU."""
     layers: list[nn.Module] = []
     for c in [in_channels] + [out_channels] * (convs - 1):
         layers.append(conv(c, out_channels, kernel))
@@ -37,18 +38,19 @@ def conv_stack(
 
 
 def twice(x: Tensor, mode: str = "bilinear") -> Tensor:
-    """Twice the resolution."""
+    """Resize x "b c h w" to twice the resolution."""
     return F.interpolate(x, scale_factor=2.0, mode=mode, align_corners=False if mode == "bilinear" else None)
 
 
 class Contracting(nn.Module):
-    """A stage a level, with average pooling by 2 between: "b c h w" -> the features of all levels, finest first."""
+    """One stage per level, with average pooling by 2 between levels."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], stage: Stage):
         super().__init__()
         self.stages = nn.ModuleList([stage(a, b) for a, b in pairwise((in_channels, *channels))])
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        """Map x "b c h w" to the features of all levels, finest first."""
         levels: list[Tensor] = []
         for stage in self.stages:
             x = stage(F.avg_pool2d(x, 2) if levels else x)
@@ -57,9 +59,13 @@ class Contracting(nn.Module):
 
 
 class Expanding(nn.Module):
-    """The way back: twice the resolution, joined to the features of that level, a stage; `channels` finest first.
+    """Decoder of `Contracting`: upsampling by 2, concatenation with the features of that level, then a stage.
 
-    `coarsest`: channels that come in at the coarsest level, if not those of its features.
+    Args:
+        channels: Channels of the levels, finest first.
+        stage: Builder of a level's layers.
+        coarsest: Channels of the input at the coarsest level; default: those of its features.
+        mode: Mode of the upsampling.
     """
 
     def __init__(self, channels: Sequence[int], stage: Stage, *, coarsest: int | None = None, mode: str = "bilinear"):
@@ -69,7 +75,7 @@ class Expanding(nn.Module):
         self.stages = nn.ModuleList([stage(a + b, a) for a, b in pairwise(incoming)])
 
     def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
-        """x: at the coarsest level; finer: the features of the levels above it, finest first."""
+        """Map x at the coarsest level and the features of the finer levels, finest first, to the finest level."""
         for stage, skip in zip(reversed(self.stages), reversed(finer), strict=True):
             x = stage(torch.cat([twice(x, self.mode), skip], dim=1))
         return x

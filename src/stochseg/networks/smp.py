@@ -1,11 +1,11 @@
-"""Segmentation networks of the field's libraries by name: every architecture and encoder of
-segmentation_models_pytorch, and HRNet on timm's features. They come with the extra `zoo`."""
+"""Segmentation networks by name: every architecture and encoder of segmentation_models_pytorch, and HRNet on the
+features of timm (extra `zoo`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -27,27 +27,42 @@ def build_network(
     options: Mapping[str, Any],
     weights: str | Path | None = None,
 ) -> nn.Module:
-    """The network, image "b c h w" (h, w multiples of 32) -> logits "b l h w".
+    """Build a network from images "b c h w" (h, w multiples of 32) to logits "b l h w".
 
-    options: keywords of its constructor; weights: a file of the encoder's pretrained weights, under the names that timm
-    (for encoders "tu-...") or segmentation_models_pytorch give them.
+    Args:
+        architecture: Name in segmentation_models_pytorch, or "hrnet".
+        encoder: Name of the encoder; "tu-NAME" for a model of timm.
+        image_channels: Channels of the images.
+        num_classes: Number of labels.
+        options: Keywords of the network's constructor.
+        weights: File of the encoder's pretrained weights, with the names of timm for "tu-NAME" and of
+            segmentation_models_pytorch otherwise.
+
+    Returns:
+        The network.
+
+    Raises:
+        UserError: If a name is unknown, an option does not fit, or the weights belong to another network.
     """
-    known = None if weights is None else read_weights(weights)
+    tensors = None if weights is None else read_weights(weights)
     options = dict(options)
-    if known is not None and encoder.startswith(UNIVERSAL):
+    if tensors is not None and encoder.startswith(UNIVERSAL):
         options["pretrained_cfg_overlay"] = {"file": str(weights)}
     try:
         network = _build(architecture, encoder, image_channels, num_classes, options)
-        if known is not None:
+        if tensors is not None:
+            body = cast(nn.Module, network.encoder)
             if not encoder.startswith(UNIVERSAL):
-                _fill(network.encoder, known)
-            check_loaded(network.encoder, known, str(weights))
+                _fill(body, tensors)
+            check_loaded(body, tensors, str(weights))
     except UserError:
         raise
     except (KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:
         detail = str(error.args[0] if error.args else error).splitlines()[0]
-        if known is not None:
-            raise UserError(f"pretrained weights: {weights} is of another network than {encoder}: {detail}") from error
+        if tensors is not None:
+            raise UserError(
+                f"pretrained weights: {weights} belongs to another network than {encoder}: {detail}"
+            ) from error
         raise UserError(f"smp:{architecture}/{encoder} cannot be built with {options}: {detail}") from error
     return network
 
@@ -62,7 +77,7 @@ def _build(
     smp = require("segmentation_models_pytorch", "zoo", "a model named smp:...")
     if architecture not in smp.MODEL_ARCHITECTURES_MAPPING:
         raise unknown_name("architecture", architecture, [HRNET, *smp.MODEL_ARCHITECTURES_MAPPING])
-    return smp.create_model(
+    network: nn.Module = smp.create_model(
         architecture,
         encoder,
         encoder_weights=True if "pretrained_cfg_overlay" in options else None,
@@ -70,10 +85,11 @@ def _build(
         classes=num_classes,
         **options,
     )
+    return network
 
 
 def _fill(encoder: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load what the encoder has; an input convolution for RGB is adapted to the encoder's channels."""
+    """Load the tensors that the encoder has; adapt an input convolution for RGB to the encoder's channels."""
     own = encoder.state_dict()
     fitting = {key: value for key, value in weights.items() if key in own}
     for key, value in fitting.items():

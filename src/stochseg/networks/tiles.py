@@ -1,8 +1,8 @@
-"""Images larger than a network should see at once: overlapping windows, whose probabilities are blended.
+"""Tiling: large images in overlapping windows, whose probabilities are blended.
 
-The windows are joined at every call of the network, not at the end: samplers see one denoiser of the whole image, and
-draw for the whole image. Noise is thus the same however the image is cut, and what two windows say of a pixel that
-both see is averaged before anything is drawn, so that there are no seams.
+The windows are blended at every call of the network, not at the end: a sampler sees one denoiser of the whole image
+and draws for the whole image. The noise thus does not depend on the tiling, and the predictions of two windows for a
+pixel are averaged before anything is drawn, so that there are no seams.
 """
 
 from __future__ import annotations
@@ -18,39 +18,43 @@ from stochseg.errors import UserError
 from stochseg.networks.denoisers import Condition, Denoiser
 
 ALIGN = 32
-"""Windows begin at multiples of this, so that a network whose stride divides it sees the same cells."""
+"""Windows start at multiples of this, so that a network whose stride divides it sees the same cells."""
+MIN_OVERLAP = 8
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of an image, and how much it counts at each of its pixels: the weights of all windows sum to 1."""
+    """Part of an image with its weight at each of its pixels; the weights of all windows sum to 1."""
 
     rows: slice
     columns: slice
     weight: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The part of "... h w"."""
+        """Return this part of "... h w"."""
         return x[..., self.rows, self.columns]
 
 
 def windows(height: int, width: int, tile: int, overlap: int) -> list[Window]:
-    """Windows of `tile` pixels a side, or up to ALIGN - 1 more at the far ends, that cover the image and share at least
-    `overlap` pixels with each neighbor."""
+    """Return windows that cover the image; neighbors share at least `overlap` pixels.
+
+    A window has `tile` pixels per side, or up to ALIGN - 1 more at the far ends.
+    """
     vertical, horizontal = (_spans(length, tile, overlap) for length in (height, width))
     return [Window(y, x, a[:, None] * b) for (y, a), (x, b) in product(vertical, horizontal)]
 
 
 def check_tiling(tile: int, overlap: int) -> None:
-    if overlap < 8 or tile - overlap < ALIGN:
+    """Raise UserError if windows of `tile` pixels per side cannot overlap by `overlap` pixels."""
+    if overlap < MIN_OVERLAP or tile - overlap < ALIGN:
         raise UserError(
-            f"tiles of {tile} pixels that share {overlap}: expected an overlap of 8 or more, and a tile larger than "
-            f"that by at least {ALIGN}"
+            f"tiling: expected an overlap of at least {MIN_OVERLAP} pixels and a tile at least {ALIGN} pixels larger, "
+            f"got tile {tile} and overlap {overlap}"
         )
 
 
 def _spans(length: int, tile: int, overlap: int) -> list[tuple[slice, Tensor]]:
-    """Windows along one axis, evenly spread, and their weights "length of the window"."""
+    """Evenly spaced windows along one axis with their weights."""
     if length <= tile:
         return [(slice(0, length), torch.ones(length))]
     last, most = (length - tile) // ALIGN, (tile - overlap) // ALIGN  # in units of ALIGN
@@ -65,7 +69,7 @@ def _spans(length: int, tile: int, overlap: int) -> list[tuple[slice, Tensor]]:
 
 
 def _ramps(span: slice, length: int, overlap: int) -> Tensor:
-    """0 at a cut edge, where a network lacks context, rising to 1 within the overlap; 1 at the image's own edges."""
+    """0 at a cut edge, where a network lacks context, rising to 1 within the overlap; 1 at the edges of the image."""
     here = torch.arange(span.start, span.stop) + 0.5
     margin = overlap / 4
     weight = torch.ones(len(here))
@@ -76,13 +80,28 @@ def _ramps(span: slice, length: int, overlap: int) -> Tensor:
 
 
 def blended(network: Callable[[Tensor], Tensor], image: Tensor, tile: int, overlap: int) -> Tensor:
-    """Logits "b l h w" of an image "b c h w" by windows; those of `network` itself if the image is one."""
-    if max(image.shape[-2:]) <= tile:
+    """Apply a network by windows and blend their probabilities.
+
+    Args:
+        network: Function from "b c h w" to logits "b l h w".
+        image: Images "b c h w".
+        tile: Pixels per side of a window; smaller images are not tiled.
+        overlap: Pixels that neighboring windows share.
+
+    Returns:
+        Logits "b l h w".
+
+    Example:
+        >>> blended(torch.nn.Conv2d(1, 2, 3, padding=1), torch.zeros(1, 1, 100, 40), 64, 16).shape
+        torch.Size([1, 2, 100, 40])
+    """
+    h, w = image.shape[-2:]
+    if max(h, w) <= tile:
         return network(image)
     out: Tensor | None = None
-    for window in windows(*image.shape[-2:], tile, overlap):
+    for window in windows(h, w, tile, overlap):
         p = network(window(image)).float().softmax(1) * window.weight.to(image.device)
-        out = p.new_zeros(*p.shape[:2], *image.shape[-2:]) if out is None else out
+        out = p.new_zeros(*p.shape[:2], h, w) if out is None else out
         window(out).add_(p)
     assert out is not None
     return _log(out)
@@ -94,7 +113,7 @@ def _log(p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TiledCondition(Condition):
-    """Conditions of the windows; rows are chosen when a window is used, because there are many of them."""
+    """Conditions of the windows. Rows are selected when a window is used, because there are many windows."""
 
     layout: tuple[Window, ...] = ()
     parts: tuple[Condition, ...] = ()
@@ -104,15 +123,21 @@ class TiledCondition(Condition):
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def part(self, number: int) -> Condition:
+        """Return the condition of one window for the selected rows."""
         return self.parts[number] if self.rows is None else self.parts[number][self.rows]
 
 
 class Tiled(Denoiser):
-    """A denoiser that sees images larger than `tile` in windows, at every call, and others as they are.
+    """Denoiser that applies another one by windows to images larger than `tile`, and as is to smaller ones.
 
-    Note: normalization and attention look at a whole window, so that another layout gives slightly other
-    probabilities, other than the noise, which does not depend on it. A mixture's shares are averaged over the windows:
-    a sample takes one component in all of them.
+    Note: normalization and attention see one window at a time, so that another tiling gives slightly different
+    probabilities, unlike the noise, which does not depend on it. The weights of a mixture are averaged over the
+    windows: a sample uses one component in all of them.
+
+    Args:
+        inner: The denoiser; its weights are shared.
+        tile: Pixels per side of a window.
+        overlap: Pixels that neighboring windows share.
     """
 
     def __init__(self, inner: Denoiser, tile: int, overlap: int):
@@ -130,15 +155,15 @@ class Tiled(Denoiser):
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         if not isinstance(condition, TiledCondition):
             return self.inner.propose(x_t, t, condition)
-        share: Tensor | None = None
+        weight: Tensor | None = None
         p: Tensor | None = None
         for number, window in enumerate(condition.layout):
-            log_share, logits = self.inner.propose(window(x_t), t, condition.part(number))
-            if share is None or p is None:
-                share = torch.zeros_like(log_share, dtype=torch.float32)
+            log_weight, logits = self.inner.propose(window(x_t), t, condition.part(number))
+            if weight is None or p is None:
+                weight = torch.zeros_like(log_weight, dtype=torch.float32)
                 p = logits.new_zeros(*logits.shape[:3], *condition.size, dtype=torch.float32)
-            share += log_share.float().exp() / len(condition.layout)
+            weight += log_weight.float().exp() / len(condition.layout)
             window(p).add_(logits.float().softmax(2) * window.weight.to(p.device))
-        assert share is not None
+        assert weight is not None
         assert p is not None
-        return share.log(), _log(p)
+        return weight.log(), _log(p)

@@ -1,12 +1,13 @@
-"""Two towers: a deep one reads the image once, a light one denoises label maps once a step and sample.
+"""Two towers: a deep one reads the image, once per image; a light one denoises label maps, once per step and sample.
 
-Both work on a grid of cells of `patch` x `patch` pixels (pixel-unshuffled), where a convolution costs `patch`^2 times
+Both work on a grid of cells of `patch` × `patch` pixels (pixel-unshuffled), where a convolution costs `patch`² times
 less and no detail is lost.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -24,24 +25,27 @@ from stochseg.networks.blocks import (
     zeroed,
 )
 from stochseg.networks.denoisers import Condition, Denoiser
-from stochseg.networks.shapes import one_hot, pad_to_multiple
+from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
+
+THRESHOLD_RANGE = 2.5
+"""Components copied from one map differ in the logits of the foreground, by up to ± this."""
 
 
 class TwoTowerConfig(Config):
-    """Shape of both towers. A level has half the resolution of the one before; the first is the grid of cells."""
+    """Shape of both towers. The first level is the grid of cells; each further level halves the resolution."""
 
-    patch: int = Field(2, ge=1, description="pixels a side of a grid cell")
-    tower: tuple[int, ...] = Field((64, 96, 128), min_length=1, description="channels a level of the image tower")
-    tower_blocks: int = Field(2, ge=1, description="residual blocks a level of the image tower")
-    light: tuple[int, ...] = Field((48, 64, 96), min_length=1, description="channels a level of the denoiser")
-    light_blocks: int = Field(1, ge=1, description="residual blocks a level of the denoiser")
+    patch: int = Field(2, ge=1, description="pixels per side of a grid cell")
+    tower: tuple[int, ...] = Field((64, 96, 128), min_length=1, description="channels per level of the image tower")
+    tower_blocks: int = Field(2, ge=1, description="residual blocks per level of the image tower")
+    light: tuple[int, ...] = Field((48, 64, 96), min_length=1, description="channels per level of the denoiser")
+    light_blocks: int = Field(1, ge=1, description="residual blocks per level of the denoiser")
     groups: int = Field(8, ge=1, description="groups of the normalization")
-    head_channels: int = Field(32, ge=1, description="channels of an attention head")
-    components: int = Field(1, ge=1, description="maps that the head proposes at once, with a probability each")
+    head_channels: int = Field(32, ge=1, description="channels per attention head")
+    components: int = Field(1, ge=1, description="maps that the head proposes at once, each with a probability")
 
 
 class Pyramid(nn.Module):
-    """A U-Net with sums for skip connections, attention at its coarsest level, and the features of all its levels."""
+    """U-Net with sums as skip connections and attention at its coarsest level; returns the features of all levels."""
 
     def __init__(
         self,
@@ -62,12 +66,18 @@ class Pyramid(nn.Module):
         self.down = nn.ModuleList([Downsample(a, b) for a, b in pairwise(widths)])
         self.attention = SelfAttention(widths[-1], head_channels, groups)
         self.middle = ResidualBlock(widths[-1], widths[-1], time_width, groups)
-        # The convolution comes before the resampling: a quarter of the work.
+        # The convolution precedes the upsampling: a quarter of the work.
         self.up = nn.ModuleList([nn.Conv2d(b, a, 1) for a, b in pairwise(widths)])
         self.up_blocks = nn.ModuleList([stage(c) for c in widths[:-1]])
 
     def forward(self, x: Tensor, time: Tensor | None = None, added: tuple[Tensor, ...] = ()) -> list[Tensor]:
-        """x: "b c h w"; time: "b width"; added: a map a level, of its shape. Returns a map a level, finest first."""
+        """Map x "b c h w" to one map per level, finest first.
+
+        Args:
+            x: Input "b c h w".
+            time: Time embedding "b width", or None.
+            added: One map per level, added to its input, or none at all.
+        """
         h = self.stem(x)
         skips = []
         for i, blocks in enumerate(self.down_blocks):
@@ -75,21 +85,21 @@ class Pyramid(nn.Module):
                 h = self.down[i - 1](h)
             if added:
                 h = h + added[i]
-            for block in blocks:
+            for block in cast(nn.ModuleList, blocks):
                 h = block(h, time)
             skips.append(h)
         h = self.middle(self.attention(h), time)
         levels = [h]
         for i in reversed(range(len(self.up))):
             h = skips[i] + F.interpolate(self.up[i](h), scale_factor=2.0, mode="nearest")
-            for block in self.up_blocks[i]:
+            for block in cast(nn.ModuleList, self.up_blocks[i]):
                 h = block(h, time)
             levels.append(h)
         return levels[::-1]
 
 
 class ImageTower(nn.Module):
-    """Images "b c h w" -> what the label tower adds to each of its levels."""
+    """Network from images "b c h w" to the maps that the label tower adds to its levels."""
 
     def __init__(self, image_channels: int, config: TwoTowerConfig):
         super().__init__()
@@ -110,12 +120,13 @@ class ImageTower(nn.Module):
         )
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return one map per level of the label tower, finest first."""
         levels = self.pyramid(F.pixel_unshuffle(image, self.patch))
         return tuple(bridge(level) for bridge, level in zip(self.bridge, levels, strict=False))
 
 
 class LabelTower(nn.Module):
-    """One-hot labels "b l h w", t "b" and the image's share of each level -> a mixture of maps."""
+    """Network from one-hot labels "b l h w", t "b" and the image tower's maps to a mixture of maps."""
 
     def __init__(self, num_classes: int, config: TwoTowerConfig):
         super().__init__()
@@ -128,45 +139,60 @@ class LabelTower(nn.Module):
         last = zeroed(nn.Conv2d(width, self.components * num_classes * cell, 3, padding=1))
         self.head = nn.Sequential(group_norm(width, config.groups), nn.SiLU(), last)
         if self.components > 1:
-            nn.init.normal_(last.weight, std=0.02)  # components that begin alike would stay alike
+            nn.init.normal_(last.weight, std=0.02)  # components that start equal would stay equal
+            # The layer of the log-weights; saved models know it by this name.
             self.share = nn.Sequential(nn.SiLU(), zeroed(nn.Linear(config.light[-1], self.components)))
 
     @torch.no_grad()
-    def grow(self, single: LabelTower) -> bool:
-        """Begin a head of several components with one of a single map, if it fits. They repeat it with another
-        threshold each: components that begin alike would stay alike."""
-        own, theirs = self.head[-1], single.head[-1]
+    def copy_single_head(self, single: LabelTower) -> bool:
+        """Start all components with the head of a tower of one component; return False if its shape does not fit.
+
+        Each copy has another threshold, because components that start equal would stay equal.
+        """
+        own, theirs = (cast(nn.Conv2d, tower.head[-1]) for tower in (self, single))
         weight = theirs.weight.repeat(self.components, 1, 1, 1)
         if weight.shape != own.weight.shape:
             return False
+        assert own.bias is not None
+        assert theirs.bias is not None
         own.weight.copy_(weight)
-        bias = theirs.bias.repeat(self.components).unflatten(0, (self.components, self.num_classes, -1))
-        bias[:, 1:] += torch.linspace(-2.5, 2.5, self.components, device=bias.device)[:, None, None]
+        bias = theirs.bias.repeat(self.components).reshape(self.components, self.num_classes, -1)
+        thresholds = torch.linspace(-THRESHOLD_RANGE, THRESHOLD_RANGE, self.components, device=bias.device)
+        bias[:, 1:] += thresholds[:, None, None]
         own.bias.copy_(bias.flatten())
         return True
 
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the components "b m" and the logits of x0 under each, "b m l h w"."""
+        """Return log_weight "b m" of the components and the logits "b m l h w" of x0 in each."""
         levels = self.pyramid(F.pixel_unshuffle(onehot, self.patch), self.time(t), added)
-        logits = F.pixel_shuffle(self.head(levels[0]), self.patch).unflatten(1, (self.components, self.num_classes))
+        flat = F.pixel_shuffle(self.head(levels[0]), self.patch)
+        logits = torch.unflatten(flat, 1, (self.components, self.num_classes))
         if self.components == 1:
             return torch.zeros_like(t, dtype=torch.float32)[:, None], logits
         return torch.log_softmax(self.share(levels[-1].mean((-2, -1))).float(), dim=1), logits
 
 
 class TwoTower(Denoiser):
-    """The image tower runs in `encode`, the label tower in `forward`.
+    """Denoiser of two towers: the image tower runs in `encode`, the label tower in `propose`.
 
     Sizes that are not a multiple of the stride are padded inside at the bottom and right (the image by its edge, the
-    one-hot map by zeros, which is no label) and the logits cropped back.
+    one-hot map by zeros, which are no label) and the logits are cropped.
+
+    Args:
+        num_classes: Number of labels.
+        image_channels: Channels of the image.
+        config: Shape of both towers.
+
+    Raises:
+        UserError: If the image tower has fewer levels than the label tower.
     """
 
     def __init__(self, num_classes: int, image_channels: int, config: TwoTowerConfig):
         super().__init__()
         if len(config.tower) < len(config.light):
             raise UserError(
-                f"the image tower has {len(config.tower)} level(s) and the denoiser {len(config.light)}; "
-                "give `tower` at least as many channels as `light`"
+                f"tower: expected at least as many levels as light has, {len(config.light)}, got {len(config.tower)}; "
+                "add channels to tower"
             )
         self.num_classes = num_classes
         self.config = config
@@ -176,14 +202,13 @@ class TwoTower(Denoiser):
     @property
     def stride(self) -> int:
         """Height and width are padded to multiples of this."""
-        return self.config.patch * 2 ** (len(self.config.tower) - 1)
+        return self.config.patch << (len(self.config.tower) - 1)
 
     def encode(self, image: Tensor) -> Condition:
-        return Condition(self.image_tower(pad_to_multiple(image, self.stride)), (image.shape[-2], image.shape[-1]))
+        return Condition(self.image_tower(pad_to_multiple(image, self.stride)), tuple(image.shape[2:]))
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         onehot = one_hot(x_t, self.num_classes, condition.tensors[0].dtype)
         onehot = pad_to_multiple(onehot, self.stride, mode="constant")
-        log_share, logits = self.label_tower(onehot, t, *condition.tensors)
-        h, w = condition.size
-        return log_share, logits[..., :h, :w]
+        log_weight, logits = self.label_tower(onehot, t, *condition.tensors)
+        return log_weight, crop(logits, condition.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -29,21 +30,21 @@ class UNetConfig(Config):
 
     base: int = Field(32, ge=1, description="channels of the first level")
     multipliers: tuple[float, ...] = Field(
-        (1, 2, 2, 4, 5), min_length=1, description="channels a level, in units of base"
+        (1, 2, 2, 4, 5), min_length=1, description="channels per level, in units of base"
     )
-    blocks: int = Field(2, ge=1, description="residual blocks a level in the encoder; the decoder has one more")
-    attention: tuple[int, ...] = Field((8, 16, 32), description="down-sampling factors with self-attention")
-    head_channels: int = Field(32, ge=1, description="channels of an attention head")
+    blocks: int = Field(2, ge=1, description="residual blocks per level of the encoder; the decoder has one more")
+    attention: tuple[int, ...] = Field((8, 16, 32), description="downsampling factors with self-attention")
+    head_channels: int = Field(32, ge=1, description="channels per attention head")
     groups: int = Field(32, ge=1, description="groups of the normalization; fewer keep more of the absolute brightness")
 
     @property
     def stride(self) -> int:
         """Height and width must be multiples of this."""
-        return 2 ** (len(self.multipliers) - 1)
+        return 1 << (len(self.multipliers) - 1)
 
 
-class _Level(nn.Module):
-    """A residual block, and self-attention where the level has it."""
+class Layer(nn.Module):
+    """Residual block, followed by self-attention if `attends`."""
 
     def __init__(self, in_channels: int, out_channels: int, time_width: int | None, config: UNetConfig, attends: bool):
         super().__init__()
@@ -51,11 +52,39 @@ class _Level(nn.Module):
         self.attention = SelfAttention(out_channels, config.head_channels, config.groups) if attends else nn.Identity()
 
     def forward(self, x: Tensor, time: Tensor | None) -> Tensor:
-        return self.attention(self.block(x, time))
+        """Map x "b c h w" to "b out h w"."""
+        out: Tensor = self.attention(self.block(x, time))
+        return out
+
+
+class Stage(nn.Module):
+    """Layers of one level of the encoder or decoder, and the resampling before or after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        self.down: Downsample | None = None
+        self.up: Upsample | None = None
 
 
 class UNet(nn.Module):
-    """Encoder and decoder joined by skip connections after every block and every down-sampling."""
+    """Encoder and decoder with skip connections from every layer and every downsampling.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        config: Shape of the network.
+        feature_channels: Channels of the image features at 1/8; 0 for none.
+        timed: Whether the network reads a step t.
+
+    Raises:
+        UserError: If the shape has no channels, cannot depend on t, or has no level at 1/8 for the features.
+
+    Example:
+        >>> net = UNet(3, 2, UNetConfig(base=8, multipliers=(1, 2)))
+        >>> net(torch.zeros(1, 3, 16, 16), torch.tensor([7])).shape
+        torch.Size([1, 2, 16, 16])
+    """
 
     def __init__(
         self,
@@ -69,74 +98,93 @@ class UNet(nn.Module):
         super().__init__()
         self.config = config
         self.feature_channels = feature_channels
-        if feature_channels and config.stride < FEATURE_STRIDE:
-            raise UserError(
-                f"image features join at 1/{FEATURE_STRIDE}, but {len(config.multipliers)} levels only reach "
-                f"1/{config.stride}; give at least 4 multipliers"
-            )
+        self.channels = [round(config.base * m) for m in config.multipliers]
+        self._check_shape(timed)
         width = 4 * config.base if timed else None
         self.time = TimeEmbedding(config.base, width) if width is not None else None
-        channels = self.channels = [round(config.base * m) for m in config.multipliers]
-        if min(channels) < 1:
-            raise UserError(f"base {config.base} times multipliers {config.multipliers} gives a level of no channels")
-        if timed and all(group_norm(c, config.groups).num_groups == c for c in channels):
-            raise UserError(
-                f"levels of {channels} channels are normalized one channel at a time, which hides the step t from the "
-                "network; make a level wider, e.g. with a multiplier of 2, or take fewer groups"
-            )
 
-        def level(c_in: int, c_out: int, factor: int) -> _Level:
-            return _Level(c_in, c_out, width, config, factor in config.attention)
+        def layer(c_in: int, c_out: int, factor: int) -> Layer:
+            return Layer(c_in, c_out, width, config, factor in config.attention)
 
-        self.stem = nn.Conv2d(in_channels, channels[0], 3, padding=1)
+        self.stem = nn.Conv2d(in_channels, self.channels[0], 3, padding=1)
         self.encoder = nn.ModuleList()
-        current, skips = channels[0], [channels[0]]
-        for i, c in enumerate(channels):
-            stage = nn.ModuleDict({"blocks": nn.ModuleList()})
+        current, skips = self.channels[0], [self.channels[0]]
+        for i, c in enumerate(self.channels):
+            stage = Stage()
             if i > 0:
-                stage["down"] = Downsample(current)
+                stage.down = Downsample(current)
                 skips.append(current)
             if 2**i == FEATURE_STRIDE:
                 current += feature_channels
             for _ in range(config.blocks):
-                stage["blocks"].append(level(current, c, 2**i))
+                stage.blocks.append(layer(current, c, 2**i))
                 current = c
                 skips.append(c)
             self.encoder.append(stage)
 
-        self.middle = nn.ModuleList([_Level(current, current, width, config, attends) for attends in (True, False)])
+        self.middle = nn.ModuleList([Layer(current, current, width, config, attends) for attends in (True, False)])
 
         self.decoder = nn.ModuleList()
-        for i, c in reversed(list(enumerate(channels))):
-            stage = nn.ModuleDict({"blocks": nn.ModuleList()})
+        for i, c in reversed(list(enumerate(self.channels))):
+            stage = Stage()
             for _ in range(config.blocks + 1):
-                stage["blocks"].append(level(current + skips.pop(), c, 2**i))
+                stage.blocks.append(layer(current + skips.pop(), c, 2**i))
                 current = c
             if i > 0:
-                stage["up"] = Upsample(current)
+                stage.up = Upsample(current)
             self.decoder.append(stage)
         self.head = nn.Sequential(
             group_norm(current, config.groups), nn.SiLU(), zeroed(nn.Conv2d(current, out_channels, 3, padding=1))
         )
 
+    def _check_shape(self, timed: bool) -> None:
+        config, channels = self.config, self.channels
+        if self.feature_channels and config.stride < FEATURE_STRIDE:
+            raise UserError(
+                f"multipliers: image features need a level at 1/{FEATURE_STRIDE}, but {len(channels)} levels only "
+                f"reach 1/{config.stride}; use at least 4 multipliers"
+            )
+        if min(channels) < 1:
+            raise UserError(
+                f"base {config.base} and multipliers {config.multipliers} give a level without channels; use a larger "
+                "base"
+            )
+        if timed and all(group_norm(c, config.groups).num_groups == c for c in channels):
+            raise UserError(
+                f"levels of {channels} channels are normalized one channel at a time, which hides the step t; make a "
+                "level wider, e.g. with a multiplier of 2, or use fewer groups"
+            )
+
     def forward(self, x: Tensor, t: Tensor | None = None, features: Tensor | None = None) -> Tensor:
-        """x: "b c h w", h and w multiples of the stride; t: "b"; features: "b f h/8 w/8". Returns "b out h w"."""
+        """Map x "b c h w" to "b out h w".
+
+        Args:
+            x: Input whose height and width are multiples of the stride.
+            t: Steps "b", or None for a network without steps.
+            features: Image features "b f h/8 w/8", or None.
+        """
         time = None if self.time is None else self.time(t)
         return self.decode(*self.encode(x, time, features), time)
 
     def encode(
         self, x: Tensor, time: Tensor | None = None, features: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The bottleneck, and the maps that skip it in the order they were made. time: the embedding "b width"."""
+        """Return the bottleneck and the maps of the skip connections, in the order of their computation.
+
+        Args:
+            x: Input "b c h w".
+            time: Time embedding "b width", or None.
+            features: Image features "b f h/8 w/8", or None.
+        """
         h = self.stem(x)
         skips = [h]
-        for i, stage in enumerate(self.encoder):
-            if "down" in stage:
-                h = stage["down"](h)
+        for i, stage in enumerate(cast("list[Stage]", self.encoder)):
+            if stage.down is not None:
+                h = stage.down(h)
                 skips.append(h)
-            if self.feature_channels and 2**i == FEATURE_STRIDE:
+            if features is not None and self.feature_channels and 2**i == FEATURE_STRIDE:
                 h = torch.cat([h, features], dim=1)
-            for block in stage["blocks"]:
+            for block in stage.blocks:
                 h = block(h, time)
                 skips.append(h)
         for block in self.middle:
@@ -150,17 +198,22 @@ class UNet(nn.Module):
         time: Tensor | None = None,
         modulate: Callable[[int, Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """What `encode` gave -> "b out h w".
+        """Map the result of `encode` to "b out h w".
 
-        modulate: (level, its map after the first block) -> the map to go on with; 0 is the finest. After the last
-        block the head's normalization would take a channel's scale and shift away.
+        Args:
+            h: The bottleneck.
+            skips: The maps of the skip connections.
+            time: Time embedding "b width", or None.
+            modulate: Function of a level (0 is the finest) and its map after the first layer that replaces the map.
+                After the last layer the normalization of the head would undo a change of scale and shift.
         """
-        waiting = list(skips)
-        for level, stage in zip(reversed(range(len(self.decoder))), self.decoder, strict=True):
-            for i, block in enumerate(stage["blocks"]):
-                h = block(torch.cat([h, waiting.pop()], dim=1), time)
+        remaining = list(skips)
+        for level, stage in zip(reversed(range(len(self.decoder))), cast("list[Stage]", self.decoder), strict=True):
+            for i, block in enumerate(stage.blocks):
+                h = block(torch.cat([h, remaining.pop()], dim=1), time)
                 if i == 0 and modulate is not None:
                     h = modulate(level, h)
-            if "up" in stage:
-                h = stage["up"](h)
-        return self.head(h)
+            if stage.up is not None:
+                h = stage.up(h)
+        out: Tensor = self.head(h)
+        return out

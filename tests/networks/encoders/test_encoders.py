@@ -1,4 +1,4 @@
-"""Image encoders: frozen, run once an image, and what the histogram of gradients sees."""
+"""Image encoders: frozen, run once per image; histograms of oriented gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = {"base": 8, "multipliers": (1, 1, 2, 2), "blocks": 1, "attention": (), "
 
 
 class Counting(ImageEncoder):
-    """Counts the images it sees; has weights and running statistics that could move."""
+    """Counts its images; has weights and running statistics that training could change."""
 
     channels = 4
 
@@ -42,7 +42,7 @@ IMAGE = torch.randn(2, 1, 16, 24, generator=torch.Generator().manual_seed(1))
 
 
 def test_sampling_encodes_each_image_once(model):
-    """5 samples × 4 steps of 2 images, in chunks, is one call on the 2 images."""
+    """5 samples × 4 steps of 2 images, in chunks: one call with both images."""
     out = model.sample(IMAGE, 5, steps=4)
     assert out.labels.shape == (2, 5, 16, 24)
     assert out.evaluations == 4
@@ -54,7 +54,7 @@ def test_training_encodes_each_image_once_for_all_its_draws(model):
     assert model.denoiser.encoder.calls == [2]
 
 
-def test_training_leaves_the_encoder_alone(model):
+def test_training_does_not_change_the_encoder(model):
     encoder = model.denoiser.encoder
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     model.train()
@@ -69,11 +69,11 @@ def test_training_leaves_the_encoder_alone(model):
 
 
 def test_an_unknown_encoder_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"unknown image encoder 'vit'; known: .*hog"):
+    with pytest.raises(UserError, match=r"'vit'.*hog"):
         make_encoder(EncoderConfig(encoder="vit"), DatasetInfo(num_classes=2, image_channels=3))
 
 
-# ---------------------------------------------------------------------------- histogram of oriented gradients
+# --- histograms of oriented gradients -------------------------------------------------------------------------
 
 
 def hog(image: torch.Tensor) -> torch.Tensor:
@@ -87,7 +87,7 @@ def stripes(angle: float, size: int = 64) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_hog_has_a_vector_a_cell_of_8(channels):
+def test_hog_has_one_vector_per_cell_of_8(channels):
     out = hog(torch.randn(2, channels, 24, 40))
     assert out.shape == (2, HogEncoder.channels, 3, 5)
     assert bool(torch.isfinite(out).all())
@@ -112,7 +112,7 @@ def test_hog_histogram_ignores_brightness_and_the_sign_of_contrast():
         torch.testing.assert_close(hog(other)[:, :9], histogram, atol=1e-4, rtol=0)
 
 
-def test_hog_of_a_flat_image_is_its_grey_value():
+def test_hog_of_a_constant_image_is_its_gray_value():
     out = hog(torch.full((1, 1, 16, 16), 0.75))
     assert bool((out[:, :9] == 0).all())
     torch.testing.assert_close(out[:, 9], torch.full((1, 2, 2), 0.75))
