@@ -33,14 +33,13 @@ from stochseg.metrics import (
     miou,
     without_void,
 )
+from stochseg.metrics.calibration import LIKELY
 from stochseg.models import StochasticSegmenter
 from stochseg.models.base import SamplingOptions
 from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
-LIKELY = 0.01
-"""Foreground labels of a smaller probability do not count in their calibration error."""
 
 
 @dataclass

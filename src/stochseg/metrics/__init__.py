@@ -2,6 +2,7 @@
 
 The functions take tensors, numpy arrays or lists; label maps have any number of spatial dimensions, "b n *space". The
 classes and `METRICS` are imported on first use, so that importing this package costs little more than torch.
+`METRIC_TABLE` names and explains every number that stochseg reports.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from stochseg.metrics.functional import (
     hm_iou_from_iou,
 )
 from stochseg.metrics.iou import IoUBlocks, iou_blocks, pairwise_iou, without_void
+from stochseg.metrics.table import METRIC_TABLE, MetricInfo, format_metric, metric_info, sort_metrics
 
 if TYPE_CHECKING:
     from stochseg.metrics.stateful import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "METRIC_TABLE",
     "BrierScore",
     "CalibrationBins",
     "ExpectedCalibrationError",
@@ -48,6 +51,7 @@ __all__ = [
     "HungarianMatchedIoU",
     "IoUBlocks",
     "MeanIoU",
+    "MetricInfo",
     "SampleDiversity",
     "brier",
     "brier_sums",
@@ -57,14 +61,17 @@ __all__ = [
     "diversity_from_iou",
     "ece",
     "foreground_bins",
+    "format_metric",
     "ged",
     "ged_from_iou",
     "hm_iou",
     "hm_iou_from_iou",
     "iou_blocks",
     "iou_per_class",
+    "metric_info",
     "miou",
     "pairwise_iou",
+    "sort_metrics",
     "without_void",
 ]
 

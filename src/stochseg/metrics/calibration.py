@@ -18,6 +18,9 @@ from stochseg.metrics.checks import (
     check_range,
 )
 
+LIKELY = 0.01
+"""Foreground labels of a smaller probability do not count in the reported calibration error of the foreground."""
+
 
 @dataclass(frozen=True)
 class CalibrationBins:
