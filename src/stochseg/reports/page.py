@@ -13,6 +13,8 @@ from jinja2 import Environment
 from stochseg.evaluation.evaluator import Evaluation, metric_rows
 from stochseg.files import write_text
 
+DISCLAIMER = "Research software: not a medical device."
+
 
 @dataclass(frozen=True)
 class Picture:

@@ -1,0 +1,273 @@
+"""Folders written by `stochseg predict`, read back for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import tifffile
+import torch
+from PIL import Image
+from pydantic import ConfigDict, Field
+
+from stochseg.analysis.measurement import Measurement
+from stochseg.analysis.questions import Question
+from stochseg.config import Config
+from stochseg.errors import UserError
+from stochseg.extras import require
+from stochseg.files import sha256
+from stochseg.inference.sources import FORMAT, RESULT, read_stack
+from stochseg.inference.stacks import Lattice
+from stochseg.models.io import read_json
+from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
+from stochseg.reports.image import ImageReport
+from stochseg.types import DEFAULT_PALETTE, DatasetInfo, Samples
+
+REMEDY = "predict this input again with --overwrite, or remove the folder"
+SIDES = (("the patient's left", "the patient's right"), ("posterior", "anterior"), ("the feet", "the head"))
+"""Sides of the body at the start and at the end of NIfTI's axes x, y, z."""
+UNITS = {"mm2": "mm²", "mm3": "mm³", "pixels": "px²"}
+
+
+# --- result.json -----------------------------------------------------------------------------------------
+
+
+class Part(Config):
+    """A part of result.json; keys that a report does not need are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class InputFile(Part):
+    """An input file and its checksum."""
+
+    file: str
+    sha256: str
+
+
+class ClassSizes(Part):
+    """A class and its size in every sample."""
+
+    label: int = Field(ge=0)
+    name: str
+    color: str | None = None
+    samples: tuple[float, ...] = Field(min_length=1)
+    renamed_keys: ClassVar = {"colour": "color"}
+
+
+class Geometry(Part):
+    """Size and place of the input."""
+
+    slices: int = Field(ge=1)
+    height: int = Field(ge=1)
+    width: int = Field(ge=1)
+    spacing_mm: tuple[float, float, float] | None = None
+    affine: tuple[tuple[float, float, float, float], ...] | None = Field(None, min_length=4, max_length=4)
+    slice_axis: int | None = Field(None, ge=0, le=2)
+
+    @property
+    def orientation(self) -> str:
+        """Sides of the body at the top and the left of the pictures, approximately for oblique volumes."""
+        if self.affine is None:
+            return ""
+        axis = 2 if self.slice_axis is None else self.slice_axis
+        across, down = (np.array(self.affine)[:3, i] for i in range(3) if i != axis)
+        up, left = (SIDES[int(np.abs(way).argmax())][int(way[np.abs(way).argmax()] < 0)] for way in (down, across))
+        return f"Up is {up}, left is {left}."
+
+
+class ModelFacts(Part):
+    """The model that predicted."""
+
+    name: str
+    origin: str = ""
+    data: str = ""
+
+
+class Result(Part):
+    """The content of result.json."""
+
+    inputs: tuple[InputFile, ...] = Field(min_length=1)
+    model: ModelFacts
+    options: dict[str, Any] = Field({})
+    evaluations: int = 1
+    notices: tuple[str, ...] = ()
+    image: Geometry
+    unit: str
+    classes: tuple[ClassSizes, ...] = Field(min_length=2)
+    weights: tuple[tuple[float, ...], ...] | None = None
+    overlay_slice: int = 0
+
+    @property
+    def info(self) -> DatasetInfo:
+        """Names and colors of the classes."""
+        colors = [c.color or DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i, c in enumerate(self.classes)]
+        return DatasetInfo(
+            name=self.model.data or "unnamed",
+            num_classes=len(self.classes),
+            image_channels=1,
+            class_names=tuple(c.name for c in self.classes),
+            palette=tuple(colors),
+        )
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples per image."""
+        return len(self.classes[0].samples)
+
+    @property
+    def source(self) -> str:
+        """The input file, or the folder of a series."""
+        first = self.inputs[0].file
+        return first if len(self.inputs) == 1 else str(Path(first).parent)
+
+    def sample_weights(self, index: int) -> torch.Tensor:
+        """Weights of the samples of a slice, "1 n"."""
+        if self.weights is None:
+            return torch.full((1, self.num_samples), 1 / self.num_samples)
+        return torch.tensor(self.weights[index], dtype=torch.float32)[None]
+
+
+def find_results(path: Path) -> list[Path]:
+    """Find the folders with a result: this one, or those directly below it."""
+    if (path / RESULT).is_file():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+
+
+def read_result(folder: Path) -> Result:
+    """Read and check result.json of one input.
+
+    Raises:
+        UserError: if it is damaged, of another format, or of a volume whose slices weigh samples differently.
+    """
+    try:
+        record = read_json(folder / RESULT)
+        if record.get("format") != FORMAT:
+            raise UserError(f"{folder / RESULT}: expected format {FORMAT!r}, got {record.get('format')!r}")
+        result = Result.parse(record, where=str(folder / RESULT))
+    except UserError as error:
+        raise UserError(f"{error}; {REMEDY}") from None
+    if result.weights is not None and not np.allclose(result.weights, result.weights[0], atol=1e-6):
+        raise UserError(
+            f"{folder}: samples of this volume have different weights in different slices, so that volumes have no "
+            "weight; predict it with a model of equally weighted samples (mose without `weighted`)"
+        )
+    return result
+
+
+# --- arrays ----------------------------------------------------------------------------------------------
+
+
+def read_image(
+    folder: Path, result: Result, spacing: tuple[float, float] | None = None, questions: Sequence[Question] = ()
+) -> ImageReport:
+    """Read one input with its samples; of a volume, the slice on which the samples disagree most."""
+    image, index, disputed, original = result.image, 0, False, _read_original(result)
+    if image.spacing_mm is None:
+        labels, mean = (_read_tiff(folder / f"{name}.tif", image) for name in ("samples", "mean"))
+    else:
+        disagreement = _read_volume(folder, image, "entropy", slice(None)).reshape(image.slices, -1).sum(1)
+        disputed = original is not None and bool(disagreement.any())
+        index = int(disagreement.argmax()) if disputed else result.overlay_slice
+        part = slice(index, index + 1)
+        labels, mean = (np.moveaxis(_read_volume(folder, image, name, part)[0], -1, 0) for name in ("samples", "mean"))
+        spacing = image.spacing_mm[1:]
+    picture, notes = _read_picture(folder, result, original, index)
+    slice_name = f"slice {index + 1} of {image.slices}" if image.slices > 1 else ""
+    if slice_name:
+        reason = "on which the samples disagree most" if disputed else "with the most foreground"
+        notes = (f"The pictures show {slice_name}, {reason}.", *notes)
+    _check_shapes(folder, result, labels, mean, picture)
+    samples = Samples(
+        torch.from_numpy(labels.astype(np.int64))[None],
+        torch.from_numpy(mean.astype(np.float32))[None],
+        result.sample_weights(index),
+        int(result.options.get("seed", 0)),
+        result.evaluations,
+    )
+    return ImageReport(
+        folder.resolve().name,
+        picture,
+        samples,
+        result.info,
+        spacing,
+        volume=_volumes(result, index) if image.slices > 1 else {},
+        read_slices=lambda: np.moveaxis(_read_volume(folder, image, "samples", slice(None)), -1, 1),
+        slice_name=slice_name,
+        notes=(*notes, *(f"Note: {notice}." for notice in result.notices)),
+        questions=questions,
+    )
+
+
+def _check_shapes(
+    folder: Path, result: Result, labels: npt.NDArray[Any], mean: npt.NDArray[Any], picture: FloatArray
+) -> None:
+    expected = (result.num_samples, len(result.classes), result.image.height, result.image.width)
+    got = (len(labels), len(mean), *labels.shape[1:])
+    if got != expected or mean.shape[1:] != labels.shape[1:] or picture.shape[:2] != labels.shape[1:]:
+        raise UserError(
+            f"{folder}: {RESULT} describes {expected} samples, classes, rows and columns, but its files have {got}; "
+            f"{REMEDY}"
+        )
+
+
+def _volumes(result: Result, index: int) -> dict[int, Measurement]:
+    """Volume of each foreground class, as `predict` measured it."""
+    weights = result.sample_weights(index)[0].double()
+    weights = weights / weights.sum()
+    unit = UNITS.get(result.unit, result.unit)
+    return {
+        c.label: Measurement(f"volume of {c.name}", np.array(c.samples), weights.numpy(), unit)
+        for c in result.classes
+        if c.label > 0
+    }
+
+
+def _read_tiff(file: Path, image: Geometry) -> npt.NDArray[Any]:
+    """Read a TIFF as "pages h w"."""
+    try:
+        return np.asarray(tifffile.imread(file)).reshape(-1, image.height, image.width)
+    except (OSError, ValueError, tifffile.TiffFileError) as error:
+        raise UserError(f"{file} cannot be read ({error}); {REMEDY}") from None
+
+
+def _read_volume(folder: Path, image: Geometry, name: str, part: slice) -> npt.NDArray[Any]:
+    """Read slices of a NIfTI file, "s h w …", and only these into memory."""
+    file = folder / f"{name}.nii.gz"
+    nibabel = require("nibabel", "medical", str(file))
+    lattice = Lattice(np.eye(4), 2 if image.slice_axis is None else image.slice_axis)
+    place = tuple(part if i == lattice.axis else slice(None) for i in range(3))
+    try:
+        return lattice.stacked(np.asarray(nibabel.load(file).dataobj[place]))
+    except Exception as error:  # decoders raise anything for a damaged file
+        raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {REMEDY}") from None
+
+
+def _read_original(result: Result) -> npt.NDArray[Any] | None:
+    """Read the intensities that were segmented, "s h w" or "s h w c"; None if the files changed or are missing."""
+    files = [Path(one.file) for one in result.inputs]
+    try:
+        if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
+            return None
+        return read_stack(files, result.image.slice_axis).values
+    except (OSError, UserError):
+        return None
+
+
+def _read_picture(
+    folder: Path, result: Result, original: npt.NDArray[Any] | None, index: int
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """The image "h w 3" in 0..1, and a note if only the overlay of `predict` is left."""
+    if original is not None:
+        return intensities_to_rgb(original[index]), ()
+    try:
+        with Image.open(folder / "overlay.png") as picture:
+            size = (result.image.width, result.image.height)
+            overlay = np.asarray(picture.convert("RGB").resize(size, Image.Resampling.NEAREST)) / 255
+    except OSError as error:
+        raise UserError(f"{folder / 'overlay.png'} cannot be read ({error}); {REMEDY}") from None
+    return overlay, (f"{result.source} is missing or has changed, so the outlines are drawn on the overlay.",)
