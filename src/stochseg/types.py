@@ -5,10 +5,14 @@ Letters of all shape patterns: b batch, n samples, k raters, m modes, l labels, 
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
@@ -16,6 +20,7 @@ from torch import Tensor
 from stochseg import notebook
 from stochseg.config import Config
 from stochseg.errors import UserError
+from stochseg.files import replaced_file
 
 # A palette that stays apart in print and for color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
@@ -151,50 +156,126 @@ class Batch:
 class Samples:
     """Plausible label maps of a batch of images.
 
-    labels: "b n h w" int64; mean: "b l h w", the average over samples of their final probabilities;
-    weights: "b n", sum 1 an image (equal unless the method weights its samples);
-    evaluations: network evaluations a sample took.
+    Args:
+        labels: "b n *space" int64.
+        mean: "b l *space", the average over samples of their final probabilities.
+        weights: "b n", sum 1 per image; equal unless the method weights its samples.
+        seed: the seed they were drawn with.
+        evaluations: network evaluations per sample.
+        info: class names, colors and normalization of the model's data, if known.
+
+    >>> labels = torch.tensor([[[[0, 1]], [[1, 1]]]])
+    >>> samples = Samples(labels, torch.tensor([[[[0.5, 0.0]], [[0.5, 1.0]]]]), torch.full((1, 2), 0.5), seed=0)
+    >>> samples.frequency[0, 1].tolist()
+    [[0.5, 1.0]]
+    >>> samples[0].fused("vote").tolist()
+    [[[0, 1]]]
     """
 
     labels: Tensor
     mean: Tensor
     weights: Tensor
     seed: int
-    evaluations: int = field(default=1)
+    evaluations: int = 1
+    info: DatasetInfo | None = None
+
+    def __post_init__(self) -> None:
+        labels, mean, weights = self.labels, self.mean, self.weights
+        if labels.dtype != torch.int64:
+            raise UserError(f'labels "b n *space": expected torch.int64, got {labels.dtype}; convert with .long()')
+        fits = labels.ndim >= 3 and mean.ndim == labels.ndim and mean.shape[0] == labels.shape[0]
+        if not (fits and mean.shape[2:] == labels.shape[2:] and weights.shape == labels.shape[:2]):
+            raise UserError(
+                'Samples: expected labels "b n *space", mean "b l *space" and weights "b n", got shapes '
+                f"{tuple(labels.shape)}, {tuple(mean.shape)} and {tuple(weights.shape)}"
+            )
+        if self.info is not None and self.info.num_classes != self.num_classes:
+            raise UserError(f"Samples: info has {self.info.num_classes} classes, mean has {self.num_classes}")
 
     @property
     def num_classes(self) -> int:
+        """Number of labels, the background included."""
         return self.mean.shape[1]
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, "class 0", "class 1" ... if they are unknown."""
+        return self.info.names if self.info is not None else tuple(f"class {i}" for i in range(self.num_classes))
+
+    @property
     def frequency(self) -> Tensor:
-        """How often each label was drawn, "b l h w": the weighted share of samples."""
-        b, n, h, w = self.labels.shape
-        out = self.mean.new_zeros(b, self.num_classes, h, w)
-        for i in range(n):
-            out.scatter_add_(1, self.labels[:, i : i + 1], self.weights[:, i, None, None, None].expand(b, 1, h, w))
+        """Weighted fraction of the samples with each label, "b l *space"."""
+        out = torch.zeros_like(self.mean)
+        spread = [1] * (self.labels.ndim - 1)
+        for i in range(self.labels.shape[1]):
+            drawn = self.labels[:, i : i + 1]
+            out.scatter_add_(1, drawn, self.weights[:, i].view(-1, *spread).to(out).expand(drawn.shape))
         return out
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of `mean` in nats, "b h w": where the samples disagree."""
+        """Entropy of `mean` in nats, "b *space": where the samples disagree."""
         return -torch.xlogy(self.mean, self.mean).sum(1)
 
     def fused(self, rule: Literal["mean", "vote"] = "mean") -> Tensor:
-        """One label map "b h w": arg-max of the mean probabilities, or the (weighted) majority vote."""
+        """One label map per image, "b *space": arg-max of the mean probabilities, or the weighted majority vote."""
         if rule not in ("mean", "vote"):
             raise UserError(f"fused: unknown rule {rule!r}; known: mean, vote")
         return (self.mean if rule == "mean" else self.frequency).argmax(1)
 
     def to(self, device: torch.device | str) -> Samples:
-        return Samples(
-            self.labels.to(device), self.mean.to(device), self.weights.to(device), self.seed, self.evaluations
-        )
+        """A copy on another device."""
+        return replace(self, labels=self.labels.to(device), mean=self.mean.to(device), weights=self.weights.to(device))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int | slice) -> Samples:
+        """The samples of one image, or of a slice of the images; the batch axis stays."""
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"image {index} of samples of {len(self)} images")
+            index = slice(index, index + 1 or None)
+        return replace(self, labels=self.labels[index], mean=self.mean[index], weights=self.weights[index])
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one .npz file, all or nothing. Read it with `Samples.load`."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise UserError(f"save: expected a file name that ends in .npz, got {path}")
+        kind = np.uint8 if self.num_classes <= 256 else np.int32
+        facts = {"seed": self.seed, "evaluations": self.evaluations}
+        if self.info is not None:
+            facts["info"] = self.info.model_dump(mode="json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(path) as scratch, scratch.open("wb") as stream:
+            np.savez_compressed(
+                stream,
+                labels=self.labels.cpu().numpy().astype(kind),
+                mean=self.mean.cpu().numpy(),
+                weights=self.weights.cpu().numpy(),
+                facts=np.array(json.dumps(facts)),
+            )
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Samples:
+        """Read what `save` wrote; no code of the file is run."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                labels, mean, weights = (torch.from_numpy(file[key]) for key in ("labels", "mean", "weights"))
+                facts = json.loads(str(file["facts"]))
+        except FileNotFoundError:
+            raise UserError(f"no samples at {path}: no such file") from None
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path} does not hold samples written by Samples.save ({error})") from None
+        info = None if "info" not in facts else DatasetInfo.parse(facts["info"], where=str(path))
+        return cls(labels.long(), mean, weights, facts["seed"], facts["evaluations"], info)
 
     def __repr__(self) -> str:
-        b, n, h, w = self.labels.shape
+        (b, n), size = self.labels.shape[:2], "×".join(map(str, self.labels.shape[2:]))
         return (
-            f"Samples({b} image{'s' * (b > 1)} of {h}×{w} pixels, {n} label map{'s' * (n > 1)} each, "
+            f"Samples({b} image{'s' * (b > 1)} of {size} pixels, {n} label map{'s' * (n > 1)} each, "
             f"{self.num_classes} classes, seed {self.seed}, evaluations {self.evaluations})"
         )
 

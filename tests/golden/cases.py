@@ -11,9 +11,8 @@ import torch
 
 from stochseg import load, metrics
 from stochseg.data import Phantoms
-from tests.support.models import SMALLEST, images, labels, lively
+from tests.support.models import SMALLEST, few, images, labels, lively
 
-STEPS = 4
 CHOICES = {
     "ccdm": [
         {"sampler": sampler, "grid": grid, "noise": noise}
@@ -46,7 +45,7 @@ def describe(out) -> dict[str, np.ndarray]:
 
 
 def draw(model, x, **options):
-    return model.sample(x, 3, seed=7, steps=STEPS, **options)
+    return model.sample(x, 3, seed=7, **few(model), **options)
 
 
 def sample_cases() -> dict[str, object]:
@@ -64,7 +63,7 @@ def sample_cases() -> dict[str, object]:
             )
     cases["lidc/default"] = lambda: describe(load("lidc").sample(lidc_images(), 4, seed=3))
     cases["lidc/ancestral"] = lambda: describe(
-        load("lidc").sample(lidc_images()[:1], 2, seed=3, steps=3, sampler="ancestral", noise="independent")
+        load("lidc").sample(lidc_images()[:1], 2, seed=3, evaluations=3, sampler="ancestral", noise="independent")
     )
     cases["metrics"] = metric_values
     return cases

@@ -61,6 +61,11 @@ def lively(
     return model.eval()
 
 
+def few(model: StochasticSegmenter) -> dict[str, int]:
+    """Few network evaluations, as keyword of `sample`, for models that have the choice."""
+    return {"evaluations": 4} if "evaluations" in model.sampling_choices else {}
+
+
 def images(b: int, channels: int = 1, h: int = 16, w: int = 16) -> Tensor:
     """Random normalized images "b c h w"."""
     return torch.rand(b, channels, h, w, generator=torch.Generator().manual_seed(2)) * 2 - 1

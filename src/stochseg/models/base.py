@@ -1,154 +1,144 @@
-"""The interface of every stochastic segmenter: `forward` gives a loss, `sample` gives plausible label maps."""
+"""The interface of every stochastic segmenter: `forward` returns a loss, `sample` returns plausible label maps."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.config import Config
-from stochseg.core import SeededNoise
-from stochseg.errors import UserError
+from stochseg.core import NOISES
+from stochseg.errors import UserError, unknown_name
+from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
+from stochseg.models.sampling import Drawing, Key, Progress, SamplingOptions, draw_samples, embed
 from stochseg.types import DatasetInfo, Samples
 
-Key = tuple[int, ...]
-"""Whole numbers that name a stream of randomness, e.g. (seed, step, example)."""
 
-Progress = Callable[[int, int], None]
-"""(entries of the time grid done, entries in all)."""
+class SegmenterConfig(Config):
+    """Options that every model has."""
 
-PIL_MODES = {"P": "RGB", "1": "L"}
-"""Palette and 1-bit pictures hold indices; their intensities are found by converting."""
-
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """How to sample; None means the model's default."""
-
-    steps: int | None = None
-    sampler: str | None = None
-    grid: str | None = None
-    noise: str | None = None
-    progress: Progress | None = None
+    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
 
 
 class StochasticSegmenter(nn.Module):
-    """Everything above the models knows only this class.
+    """Base class of all models; everything above the models knows only this class.
 
-    A subclass declares `Config`, is registered under a name, and writes `loss` and `draw`.
+    A subclass sets `config_type`, is registered under a name, and implements `loss` and `drawing`.
+
+    Args:
+        info: facts about the data: classes, channels, normalization.
+        config: options of the model, of its `config_type`.
     """
 
     name: ClassVar[str] = "unregistered"
+    config_type: ClassVar[type[SegmenterConfig]] = SegmenterConfig
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Keys of a training config that the method's authors chose, such as lr and batch_size: `recipe(name)` takes them
-    where a model is trained by its own name."""
-    Config: ClassVar[type[Config]] = Config
-    accelerated_modules: ClassVar[tuple[str, ...]] = ()
+    """Keys of a training config that the method's authors chose, such as lr and batch_size; `recipe(name)` uses them
+    when a model is trained by its own name."""
+    accelerated_modules: tuple[str, ...] = ()
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
-    and a tensor or a tuple of them out. Engines compute these, and `export` writes them."""
-    choices: ClassVar[tuple[str, ...]] = ()
-    """Of "sampler", "grid" and "noise" what a caller may choose; a model that has some checks it in `check_options`."""
+    and a tensor or a tuple of tensors out. Engines compute these, and `export` writes them."""
+    sampling_choices: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Names that a caller may choose per option, "sampler" and "grid"; the key "evaluations" (without names) is present
+    if their number can be chosen. Noise can always be chosen."""
     engine: str = "eager"
-    """By whom the accelerated modules are computed: see `stochseg.inference`."""
+    """The engine that computes the accelerated modules: see `stochseg.inference`."""
+    config: SegmenterConfig
 
-    def __init__(self, info: DatasetInfo, config: Config):
+    def __init__(self, info: DatasetInfo, config: SegmenterConfig):
         super().__init__()
         self.info = info
         self.config = config
 
     @property
     def num_classes(self) -> int:
+        """Number of labels, the background included."""
         return self.info.num_classes
 
     @property
     def image_channels(self) -> int:
+        """Channels of an image."""
         return self.info.image_channels
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return next(self.parameters()).device
 
-    # ------------------------------------------------------------------ what a subclass writes
+    # ------------------------------------------------------------------ for subclasses to implement
 
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        """Inputs as in `forward`, checked. Returns at least {"loss": scalar}."""
+        """The training loss, at least {"loss": scalar}. Arguments as in `forward`, checked."""
         raise NotImplementedError
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        """image: "b c h w", checked. keys: one an image; sample i of an image uses (*key, i)."""
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        """Encode images "b c *space" once and return how to draw samples of them.
+
+        keys: one per image; options: checked and without None, except where the model has no choice.
+        """
         raise NotImplementedError
+
+    def default_sampling(self) -> SamplingOptions:
+        """How the model samples unless the caller chooses otherwise."""
+        return SamplingOptions(noise="independent")
+
+    @property
+    def max_evaluations(self) -> int | None:
+        """The most network evaluations per sample that a caller may choose; None: any number."""
+        return None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What the optimizer trains: groups of `params`, each with its own `lr_factor` (of the run's learning rate) and
-        `betas` if it wants them. Networks that play against each other are two groups of one loss."""
+        """What the optimizer trains: groups of `params`, optionally with an `lr_factor` (of the run's learning rate)
+        and `betas` of their own. Networks that play against each other are two groups of one loss."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
-    def settle(self, images: Sequence[Tensor]) -> None:
-        """After training, on validation images "1 c h w": measure what the defaults of sampling need. Sampling may
+    def calibrate_sampling(self, images: Sequence[Tensor]) -> None:
+        """Measure what the defaults of sampling need, after training, on validation images "1 c *space". Sampling may
         change, weights do not."""
 
     def load_pretrained(self) -> None:
-        """Fill in the pretrained weights that the config names, if it does. `create` and a training that
-        begins call it; `load` and one that goes on do not, because a saved model holds all its weights and the files
-        they began from may be gone."""
+        """Load the pretrained weights that the config names, if any. `create` and a new training call it; `load` and a
+        resumed training do not, because a saved model holds all its weights."""
 
-    def adopt(self, source: StochasticSegmenter) -> list[str]:
-        """Take over the weights of a trained model wherever name and shape agree; returns what begins afresh."""
+    def load_matching_weights(self, source: StochasticSegmenter) -> list[str]:
+        """Copy the weights of a trained model wherever name and shape agree; returns the names left as they were."""
         own, theirs = self.state_dict(), source.state_dict()
-        fitting = {name for name in own if name in theirs and own[name].shape == theirs[name].shape}
-        if not fitting:
+        matching = {name for name in own if name in theirs and own[name].shape == theirs[name].shape}
+        if not matching:
             raise UserError(
-                f"no weight of the {source.name!r} model fits this {self.name!r}; begin with a model of the same kind"
+                f"no weight of the {source.name!r} model fits this {self.name!r}; start from a model of the same kind"
             )
-        for name in fitting:
+        for name in matching:
             own[name].copy_(theirs[name])
-        return sorted(own.keys() - fitting)
+        return sorted(own.keys() - matching)
 
     @property
     def independent(self) -> bool:
-        """Whether the samples of an image are independent draws, unless noise is asked for that shares them out."""
+        """Whether the samples of an image are independent draws, given independent noise."""
         return True
-
-    def check_options(self, options: SamplingOptions) -> None:
-        """UserError for options this model cannot sample with: asked before work that would be lost."""
-        for option, only in (("sampler", None), ("grid", None), ("noise", "independent")):
-            got = getattr(options, option)
-            if got not in (None, only) and option not in self.choices:
-                raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; leave it out")
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """Constants for sampling images of this size in another language with the accelerated modules, as JSON."""
         return {}
 
-    def window(self, height: int, width: int) -> tuple[slice, slice]:
-        """Where labels vary: rows and columns. Outside every pixel is of class 0."""
-        return slice(0, height), slice(0, width)
+    def window(self, *size: int) -> tuple[slice, ...]:
+        """The part of the image in which labels vary, one slice per axis. Outside every pixel is of class 0."""
+        return tuple(slice(0, length) for length in size)
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
-        """This model, over the same weights, with networks that see images larger than `tile` in windows which share
-        `overlap` pixels. UserError for a method whose samples cannot be put together from windows."""
+        """This model over the same weights, with networks that see images larger than `tile` in windows which overlap
+        by `overlap` pixels. Raises a UserError if samples cannot be assembled from windows."""
         raise UserError(
-            f"model {self.name!r} cannot be tiled, because a sample's randomness is of the whole image and windows "
+            f"model {self.name!r} cannot be tiled: the randomness of a sample belongs to the whole image, so windows "
             "would not fit together"
         )
 
-    def _with(self, **parts: Any) -> StochasticSegmenter:
-        """A copy that shares everything but these attributes."""
-        other = copy.copy(self)
-        other._modules = dict(self._modules)  # which copy.copy would share
-        for name, part in parts.items():
-            setattr(other, name, part)
-        return other
-
-    # ------------------------------------------------------------------ what a caller uses
+    # ------------------------------------------------------------------ for callers
 
     def forward(
         self,
@@ -160,160 +150,117 @@ class StochasticSegmenter(nn.Module):
     ) -> dict[str, Tensor]:
         """The training loss of a batch.
 
-        image: "b c h w" normalized; raters: "b k h w", the label maps of k raters, of which the model draws its own;
-        mask: "b k h w", False = void; keys: one an image, naming its randomness (fresh ones if left out);
-        rater_count: "b", how many of its k maps an image really has (all, if left out).
+        Args:
+            image: "b c h w", normalized.
+            raters: "b k h w", the label maps of k raters, from which the model draws.
+            mask: "b k h w", False = void.
+            keys: name the randomness of each image; random by default.
+            rater_count: "b", how many of the k maps an image really has; all by default.
+
+        Returns:
+            {"loss": scalar} and, for some models, its parts.
         """
-        self._check_image(image)
-        self._check_raters(image, raters, mask)
+        check_images(image, self.image_channels)
+        check_raters(image, raters, mask, self.num_classes)
         if mask is not None:
-            raters = raters.masked_fill(~mask, 0)  # a void label such as 255 is no class
+            raters = raters.masked_fill(~mask, 0)  # a void label such as 255 is not a class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
         k = raters.shape[1]
         if rater_count is None:
             rater_count = torch.full((len(image),), k)
         elif rater_count.shape != (len(image),) or int(rater_count.min()) < 1 or int(rater_count.max()) > k:
-            raise UserError(
-                f'rater_count "b": expected {len(image)} numbers of 1 to {k} label maps, got {rater_count.tolist()}'
-            )
+            raise UserError(f'rater_count "b": expected {len(image)} numbers from 1 to {k}, got {rater_count.tolist()}')
         return self.loss(image.float(), raters.long(), mask, rater_count, keys)
+
+    def check_options(self, options: SamplingOptions) -> None:
+        """Raise a UserError for options that this model cannot sample with: call it before work that would be lost."""
+        for option in ("evaluations", "sampler", "grid"):
+            got, names = getattr(options, option), self.sampling_choices.get(option)
+            if got is None:
+                continue
+            if names is None:
+                raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; omit it")
+            if names and got not in names:
+                raise unknown_name(option, got, names)
+        if options.noise is not None and options.noise not in NOISES:
+            raise unknown_name("noise", options.noise, NOISES)
+        most = self.max_evaluations
+        if options.evaluations is not None and most is not None and options.evaluations > most:
+            raise UserError(f"evaluations must be between 1 and T={most}, got {options.evaluations}")
 
     @torch.no_grad()
     def sample(
         self,
         image: Any,
-        n: int,
+        n: int = 16,
         *,
         seed: int = 0,
-        steps: int | None = None,
+        evaluations: int | None = None,
         sampler: str | None = None,
         grid: str | None = None,
         noise: str | None = None,
         progress: Progress | None = None,
     ) -> Samples:
-        """Draw n plausible label maps an image.
+        """Draw n plausible label maps per image.
 
-        image: a numpy array "h w" or "h w c" or a PIL image with raw intensities, or a tensor "b c h w" already
-        normalized. Sample i of an image depends on (seed, image, i) alone, not on n or on its neighbors; with Latin
-        noise, where the n samples share out the probabilities, on n too.
-        steps, sampler, grid, noise: for iterative models; None takes the model's defaults.
+        Sample i of an image depends on (seed, image, i) alone, not on n or on the other images; with Latin noise,
+        which stratifies the n samples, on n too.
+
+        Args:
+            image: raw intensities as a numpy array "h w" or "h w c", a PIL image or the path of an image file; a list
+                of these, or an array "b h w" or "b h w c", for several images of one size; or a tensor "b c h w" that
+                is already normalized.
+            n: samples per image.
+            seed: same seed, same samples.
+            evaluations: network evaluations per sample, for iterative models.
+            sampler: sampling algorithm, for iterative models.
+            grid: time steps at which the network is evaluated, for iterative models.
+            noise: "independent", or "latin" for stratified samples.
+            progress: called with (evaluations done, evaluations in total).
+
+        Returns:
+            The samples, on the model's device.
+
+        Raises:
+            UserError: for an image or an option that the model cannot take.
+
+        >>> import numpy as np, stochseg
+        >>> model = stochseg.create("unet-ce", base=8, multipliers=[1, 2], draw="pixels")
+        >>> model.sample(np.zeros((16, 16), np.uint8), n=4)
+        Samples(1 image of 16×16 pixels, 4 label maps each, 2 classes, seed 0, evaluations 1)
         """
-        if n < 1:
-            raise UserError(f"sample: n must be at least 1, got {n}")
-        if seed < 0:
-            raise UserError(f"sample: seed must not be negative, got {seed}")
-        options = SamplingOptions(steps, sampler, grid, noise, progress)
+        options = SamplingOptions.parse(
+            {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed},
+            where="sample",
+        )
         self.check_options(options)
+        options = options.or_default(self.default_sampling())
         batch = self.prepare(image)
-        keys = [(seed, image_key(x)) for x in batch]
+        keys = [(options.seed, image_key(x)) for x in batch]
         was_training = self.training
         self.eval()
         try:
-            return self.draw(batch.to(self.device), n, keys, seed, options)
+            return self._draw(batch.to(self.device), keys, options, progress)
         finally:
             self.train(was_training)
 
     def prepare(self, image: Any) -> Tensor:
-        """Any accepted image as a checked tensor "b c h w"; raw intensities are normalized."""
-        if isinstance(image, Tensor):
-            image = image.float() if image.is_floating_point() else image  # beyond whose range numbers are infinite
-            self._check_image(image)
-            return image
-        if getattr(image, "mode", None) in PIL_MODES:
-            image = image.convert(PIL_MODES[image.mode])
-        raw = np.asarray(image)
-        if raw.ndim == 2:
-            raw = raw[..., None]
-        if raw.ndim != 3 or raw.dtype.kind not in "buif":
-            raise UserError(
-                f'image: expected an array "h w" or "h w c", a PIL image or a tensor "b c h w" of numbers, '
-                f"got {type(image).__name__} of shape {raw.shape} and type {raw.dtype}"
-            )
-        if raw.shape[-1] != self.image_channels:
-            raise UserError(
-                f'image "h w c": this model was trained on {self.image_channels} channel(s), got {raw.shape[-1]}; '
-                + ("convert it to gray scale" if self.image_channels == 1 else "convert it to that number of channels")
-            )
-        tensor = torch.from_numpy(np.ascontiguousarray(raw.astype(np.float32))).permute(2, 0, 1)[None]
-        batch = self.info.normalization(tensor)
-        self._check_image(batch)
-        return batch
+        """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
+        return prepare_images(image, self.info)
 
-    def _check_image(self, image: Tensor) -> None:
-        if image.ndim != 4 or not image.is_floating_point():
-            raise UserError(
-                f'image "b c h w": expected a float tensor of 4 dimensions, got {tuple(image.shape)} {image.dtype}; '
-                "pass raw intensities as a numpy array instead"
-            )
-        if image.shape[1] != self.image_channels:
-            raise UserError(f'image "b c h w": expected c={self.image_channels}, got shape {tuple(image.shape)}')
-        if image.numel() == 0:
-            raise UserError(f'image "b c h w": empty, shape {tuple(image.shape)}')
-        if not bool(torch.isfinite(image).all()):
-            bad = int((~torch.isfinite(image)).sum())
-            raise UserError(f"image: {bad} value(s) are NaN or infinite; replace them before segmenting")
-
-    def _check_raters(self, image: Tensor, raters: Tensor, mask: Tensor | None) -> None:
-        size = (image.shape[0], *image.shape[2:])
-        if raters.ndim != 4 or (raters.shape[0], *raters.shape[2:]) != size or raters.shape[1] < 1:
-            raise UserError(
-                f'raters "b k h w": expected {size[0]} images of {size[1]}×{size[2]} like the image, k >= 1 raters, '
-                f"got shape {tuple(raters.shape)}"
-            )
-        if raters.is_floating_point():
-            raise UserError(f"raters: expected integers, got {raters.dtype}; convert with raters.long()")
-        if mask is not None and (mask.shape != raters.shape or mask.dtype != torch.bool):
-            raise UserError(
-                f"mask: expected torch.bool of the raters' shape {tuple(raters.shape)}, False = void, "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}"
-            )
-        known = raters.long() if mask is None else raters.long().masked_fill(~mask, 0)
-        low, high = (int(v) for v in torch.aminmax(known))
-        if low < 0 or high >= self.num_classes:
-            raise UserError(
-                f"raters: expected 0..{self.num_classes - 1} for {self.num_classes} classes, got {low}..{high}; "
-                "give void pixels by mask (ignore in the data set's info), or create the model with more classes"
-            )
-
-
-def pick_raters(u: Tensor, rater_count: Tensor, draws: int = 1) -> Tensor:
-    """Which rater each draw takes, "b draws": uniform for any one draw, and different raters in turn for several.
-
-    u: "b" in [0, 1); rater_count: "b", how many there are.
-    """
-    count = rater_count[:, None]
-    return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
-
-
-def pick_pairs(
-    keys: Sequence[Key], rater_count: Tensor, draws: int, num_timesteps: int, t_power: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`draws` pairs of a rater and a step t an image: the image, the rater and t of each, "b·draws" on the CPU.
-
-    Those of an image take different raters in turn and steps spread evenly over 1..T: each pair is distributed as a
-    single one, t/T as u^(1/t_power).
-    """
-    u_rater, u_step = SeededNoise(keys).uniform((len(keys), 2)).unbind(1)
-    spread = (u_step[:, None] + torch.arange(draws) / draws) % 1.0
-    t = 1 + (spread.double() ** (1 / t_power) * num_timesteps).long()
-    rows = torch.arange(len(keys)).repeat_interleave(draws)
-    return rows, pick_raters(u_rater, rater_count.cpu(), draws).flatten(), t.flatten()
-
-
-def one_rating(
-    raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-) -> tuple[Tensor, Tensor | None]:
-    """The map of a random rater of each image and its mask, "b h w"; arguments are those of `loss`."""
-    u = SeededNoise(keys).uniform((len(raters), 1))[:, 0]
-    rater = pick_raters(u, rater_count.cpu())[:, 0].to(raters.device)
-    rows = torch.arange(len(raters), device=raters.device)
-    return raters[rows, rater], None if mask is None else mask[rows, rater]
-
-
-def image_key(image: Tensor) -> int:
-    """A number that names the image by its content, so that its noise follows it into any batch."""
-    array = np.ascontiguousarray(image.detach().cpu().float().numpy())
-    return int.from_bytes(
-        hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little"
-    )
+    def _draw(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions, progress: Progress | None) -> Samples:
+        size = image.shape[2:]
+        window = self.window(*size)
+        inner = image[(..., *window)]
+        samples = draw_samples(
+            self.drawing(inner, keys, options),
+            keys,
+            inner.shape[2:],
+            options,
+            self.info,
+            chunk=self.config.chunk,
+            device=image.device,
+            progress=progress,
+        )
+        return embed(samples, window, size)

@@ -1,17 +1,18 @@
-"""CCDM made cheap: an image tower run once an image, a light denoiser run a few times a sample.
+"""CCDM made cheap: an image tower that runs once per image, and a light denoiser that runs a few times per sample.
 
 Idea: the diffusion of `ccdm`, with a network in two parts. The image tower holds most of the weights and never sees a
-label; what it finds is added to each level of a label tower, which alone runs at every step. Both work on cells of 2×2
-pixels. Training draws several (rater, t) pairs of an image, all served by one pass of the image tower.
+label; its features are added to each level of a label tower, which alone runs at every step. Both work on cells of 2×2
+pixels. Training draws several (rater, t) pairs per image, all served by one pass of the image tower.
 
     f_θ(x_t, t, image) = label tower(x_t, t, image tower(image))
     loss = E -log f_θ(x_t, t, image)[x0],   t = T u^(1/2),   u uniform   (several components: `core.mixture_terms`)
 
-Differs from `ccdm`: cross-entropy on x0, more of it at noisy t, where a sample takes its mode; few steps with the
-sampler `sticky`; one first step for all samples of an image; labels may be held to the center of the image (`focus`);
-the head may propose several maps with a probability each (`components`), so that pixels are drawn together.
+Differs from `ccdm`: cross-entropy on x0, with more weight on noisy t, where a sample takes its mode; few steps with
+the sampler `sticky`; one first evaluation for all samples of an image; labels may be restricted to the center of the
+image (`focus`); the head may propose several maps with a probability each (`components`), so that pixels are drawn
+jointly.
 
-Cost: the image tower once an image, the label tower 10 times a sample, of which the first once for all samples.
+Cost: the image tower once per image, the label tower 10 times per sample, the first of them once for all samples.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from stochseg.types import DatasetInfo, central
 
 
 class CCDMFastConfig(DiffusionConfig, TwoTowerConfig):
-    """Both towers' shape, the diffusion, and where in the image labels vary."""
+    """Shape of both towers, the diffusion, and the part of the image in which labels vary."""
 
     objective: Literal["kl", "cross-entropy"] = "cross-entropy"
-    draws: int = Field(4, ge=1, description="(rater, t) pairs a training image, all served by one encoding")
+    draws: int = Field(4, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
     t_power: float = Field(2.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
     sampler: str = "sticky"
     grid: str = "trailing"
-    steps: int | None = Field(10, ge=1, description="network calls a sample by default; None is all T")
-    share_first: bool = Field(True, description="one first network call, which sees pure noise, for all samples")
+    evaluations: int | None = Field(10, ge=1, description="network evaluations per sample; None is all T")
+    share_first: bool = Field(True, description="evaluate the network on pure noise once for all samples of an image")
     focus: int | None = Field(
-        None, ge=1, description="labels vary in the central square of so many pixels a side only; None: everywhere"
+        None, ge=1, description="labels vary only in the central square of this many pixels per side; None: everywhere"
     )
-    anneal: int = Field(1000, ge=1, description="training steps over which the components of a mixture part")
+    anneal: int = Field(1000, ge=1, description="training steps over which the components of a mixture separate")
 
 
 @register("ccdm-fast")
 class CCDMFast(CategoricalDiffusion):
-    """The same diffusion as `ccdm` with another denoiser and cheaper defaults."""
+    """The diffusion of `ccdm` with another denoiser and cheaper defaults."""
 
-    Config: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
+    config_type: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
     training_defaults: ClassVar = {
         "lr": 1e-3,
         "final_lr": 1e-5,
@@ -63,6 +64,8 @@ class CCDMFast(CategoricalDiffusion):
         "precision": "auto",
     }
     accelerated_modules = ("denoiser.image_tower", "denoiser.label_tower")
+    config: CCDMFastConfig
+    denoiser: TwoTower
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: CCDMFastConfig):
@@ -76,11 +79,11 @@ class CCDMFast(CategoricalDiffusion):
         if config.components > 1:
             self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
-    def adopt(self, source: StochasticSegmenter) -> list[str]:
-        """A head of one map also begins one of several components: all alike, but some see more and some less."""
-        fresh = super().adopt(source)
+    def load_matching_weights(self, source: StochasticSegmenter) -> list[str]:
+        """A head of one map also initializes a head of several components: copies with different thresholds."""
+        fresh = super().load_matching_weights(source)
         if self.config.components > 1 and any(".head." in name or ".share." in name for name in fresh):
-            self.updates.zero_()  # new components part from each other slowly, however long the source was trained
+            self.updates.zero_()  # new components separate slowly, however long the source was trained
         if not isinstance(source, CCDMFast) or not source.config.components == 1 < self.config.components:
             return fresh
         if not self.denoiser.label_tower.copy_single_head(source.denoiser.label_tower):
@@ -91,19 +94,19 @@ class CCDMFast(CategoricalDiffusion):
         if self.config.focus is not None:
             raise UserError(
                 f"model {self.name!r} with focus {self.config.focus} cannot be tiled: it was trained to label the "
-                "central square of images centered on what is sought"
+                "central square of images that are centered on their object"
             )
         return super().tiled(tile, overlap)
 
-    def window(self, height: int, width: int) -> tuple[slice, slice]:
-        return central(height, self.config.focus), central(width, self.config.focus)
+    def window(self, *size: int) -> tuple[slice, ...]:
+        return tuple(central(length, self.config.focus) for length in size)
 
-    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, valid: Tensor | None, condition: Condition) -> Tensor:
+    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None, condition: Condition) -> Tensor:
         if self.config.components == 1:
-            return super()._terms(x0, x_t, t, valid, condition)
-        log_share, logits = self.denoiser.propose(x_t, t, condition)
+            return super()._terms(x0, x_t, t, mask, condition)
+        log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), condition)
         done = min(1.0, self.updates.item() / self.config.anneal)
         if self.training:
             self.updates += 1
         log_p = torch.log_softmax(logits.float(), 2)
-        return mixture_terms(log_share, log_p, x0, valid, temperature=30 ** (1 - done), floor=0.1 * (1 - done)).mean()
+        return mixture_terms(log_weight, log_p, x0, mask, temperature=30 ** (1 - done), floor=0.1 * (1 - done)).mean()

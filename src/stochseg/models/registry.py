@@ -74,4 +74,4 @@ def create(
 def build(name: object, info: DatasetInfo, config: dict[str, Any], *, where: str = "") -> StochasticSegmenter:
     """The model with fresh weights alone, to be filled by others; `where` says in an error where its name stood."""
     cls = find_class(name, where)
-    return cls(info, cls.Config.parse(config, where=f"model {cls.name!r}"))
+    return cls(info, cls.config_type.parse(config, where=f"model {cls.name!r}"))

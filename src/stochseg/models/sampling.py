@@ -1,70 +1,159 @@
-"""Sampling in chunks, so that memory stays bounded however many samples are asked for."""
+"""Sampling options, and the one loop that draws the samples of every model.
+
+A model encodes a batch of images once and gives the loop a `Drawing`: a function that draws some rows, a row being one
+sample of one image. The loop cuts the rows into chunks, so that memory stays bounded for any number of samples, gives
+each chunk its noise, reports progress and collects labels, mean and weights.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from stochseg.config import Config
 from stochseg.core import NOISES, Noise
-from stochseg.errors import unknown_name
-from stochseg.models.base import Key, SamplingOptions
-from stochseg.types import Samples
+from stochseg.types import DatasetInfo, Samples
+
+Key = tuple[int, ...]
+"""Integers that name a stream of randomness, e.g. (seed, step, example)."""
+
+Progress = Callable[[int, int], None]
+"""Called with (network evaluations done, evaluations in total)."""
 
 Report = Callable[[int], None]
-"""To be called with i when the i-th network pass of a chunk is done, counted from 0."""
-
-Part = Callable[[Tensor, Noise, Report], Tensor]
-"""(which image each row is of "m", the rows' noise, report) -> probabilities of a sample a row, "m l h w"."""
+"""Called with i after the i-th network evaluation of a chunk, counted from 0."""
 
 
-def check_noise(options: SamplingOptions, default: str = "independent") -> str:
-    """How the samples of an image share randomness, by name."""
-    name = options.noise or default
-    if name not in NOISES:
-        raise unknown_name("noise", name, NOISES)
-    return name
+class SamplingOptions(Config):
+    """How to sample. None stands for the model's own default (`model.default_sampling()`)."""
+
+    n: int = Field(16, ge=1, description="samples per image")
+    evaluations: int | None = Field(None, ge=1, description="network evaluations per sample")
+    sampler: str | None = Field(None, description="sampling algorithm")
+    grid: str | None = Field(None, description="time steps at which the network is evaluated")
+    noise: str | None = Field(None, description="independent, or latin: samples of an image are stratified")
+    seed: int = Field(0, ge=0, description="same seed, same samples")
+    renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
+
+    def or_default(self, defaults: SamplingOptions) -> SamplingOptions:
+        """These options, with `defaults` in place of None."""
+        own = self.model_dump(exclude_none=True)
+        return defaults.model_copy(update=own)
 
 
-def chunks(total: int, size: tuple[int, int], chunk: int) -> Iterator[slice]:
-    """Parts of `total` samples of h×w pixels: `chunk` at once at 128×128 pixels, in proportion at other sizes."""
-    step = max(1, chunk * 128 * 128 // (size[0] * size[1]))
+@dataclass(frozen=True)
+class Rows:
+    """Samples to draw, one per row. image: "m", the index of its image; sample: "m", its number among the n."""
+
+    image: Tensor
+    sample: Tensor
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples of some rows.
+
+    probabilities: "m l *space", those of the last network evaluation; labels: "m *space" int64, by default the most
+    probable ones; evaluations: network evaluations per sample.
+    """
+
+    probabilities: Tensor
+    labels: Tensor | None = None
+    evaluations: int = 1
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How to draw samples of images that are already encoded.
+
+    draw: draws some rows with their noise and reports each network evaluation; evaluations: how many it reports per
+    chunk; weights: "b n", equal by default; mean: "b l *space" where the model knows it exactly, by default the average
+    of the rows' probabilities.
+    """
+
+    draw: Callable[[Rows, Noise, Report], Drawn]
+    evaluations: int = 1
+    weights: Tensor | None = None
+    mean: Tensor | None = None
+
+
+def chunks(total: int, size: Sequence[int], chunk: int) -> Iterator[slice]:
+    """Split `total` samples of this spatial size: `chunk` at a time at 128×128 pixels, proportionally at others."""
+    step = max(1, chunk * 128 * 128 // math.prod(size))
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
-def draw_in_chunks(
-    part: Part,
-    image: Tensor,
-    n: int,
+def draw_samples(
+    drawing: Drawing,
     keys: Sequence[Key],
-    seed: int,
+    size: Sequence[int],
     options: SamplingOptions,
+    info: DatasetInfo,
     *,
-    num_classes: int,
     chunk: int,
-    evaluations: int = 1,
+    device: torch.device,
+    progress: Progress | None = None,
 ) -> Samples:
-    """n samples an image, each the arg-max of its probabilities, as many at a time as memory allows.
+    """Draw `options.n` samples per image.
 
-    chunk: samples of 128×128 pixels at once, scaled for other sizes; evaluations: network passes a sample.
+    Args:
+        drawing: draws rows of the encoded images.
+        keys: one per image; sample i of an image uses the stream (*key, i), or with Latin noise shares one with the
+            other samples of the image.
+        size: spatial size of the label maps.
+        options: without None (see `SamplingOptions.or_default`).
+        info: travels with the samples.
+        chunk: samples of 128×128 pixels drawn at once, scaled for other sizes.
+        device: where the model is.
+        progress: called after each network evaluation.
     """
-    b, _, h, w = image.shape
-    make_noise = NOISES[check_noise(options)]
-    rows = torch.arange(b, device=image.device).repeat_interleave(n)
-    labels = torch.empty(b * n, h, w, dtype=torch.int64, device=image.device)
-    parts = list(chunks(b * n, (h, w), chunk))
-    calls = len(parts) * evaluations
-    mean = torch.zeros(b, num_classes, h, w, device=image.device)
-    for number, rows_here in enumerate(parts):
+    b, n = len(keys), options.n
+    make_noise = NOISES[options.noise or "independent"]
+    number = torch.arange(b * n, device=device)
+    rows = Rows(number // n, number % n)
+    parts = list(chunks(b * n, size, chunk))
+    labels = torch.empty(b * n, *size, dtype=torch.int64, device=device)
+    mean = torch.zeros(b, info.num_classes, *size, device=device)
+    total, evaluations = len(parts) * drawing.evaluations, 1
+    for done, part in enumerate(parts):
+        report = _reporter(progress, done * drawing.evaluations, total)
+        noise = make_noise(keys, n, range(part.start, part.stop), device)
+        drawn = drawing.draw(Rows(rows.image[part], rows.sample[part]), noise, report)
+        labels[part] = drawn.probabilities.argmax(1) if drawn.labels is None else drawn.labels
+        evaluations = max(evaluations, drawn.evaluations)
+        if drawing.mean is None:
+            weighted = drawn.probabilities / n
+            if drawing.weights is not None:
+                weight = drawing.weights.flatten()[part]
+                weighted = drawn.probabilities * weight.view(-1, *[1] * (mean.ndim - 1))
+            mean.index_add_(0, rows.image[part], weighted)
+    mean = mean if drawing.mean is None else drawing.mean
+    weights = torch.full((b, n), 1 / n, device=device) if drawing.weights is None else drawing.weights
+    return Samples(labels.view(b, n, *size), mean, weights, options.seed, evaluations, info)
 
-        def report(i: int, done: int = number * evaluations) -> None:
-            if options.progress is not None:
-                options.progress(done + i + 1, calls)
 
-        noise = make_noise(keys, n, range(rows_here.start, rows_here.stop), image.device)
-        probabilities = part(rows[rows_here], noise, report)
-        labels[rows_here] = probabilities.argmax(1)
-        mean.index_add_(0, rows[rows_here], probabilities / n)
-    weights = torch.full((b, n), 1 / n, device=image.device)
-    return Samples(labels.view(b, n, h, w), mean, weights, seed, evaluations)
+def _reporter(progress: Progress | None, done: int, total: int) -> Report:
+    def report(i: int) -> None:
+        if progress is not None:
+            progress(done + i + 1, total)
+
+    return report
+
+
+def embed(samples: Samples, window: Sequence[slice], size: Sequence[int]) -> Samples:
+    """Samples of a window of the image as samples of the whole image, which is of class 0 outside."""
+    if tuple(samples.labels.shape[2:]) == tuple(size):
+        return samples
+    b, n, classes = *samples.labels.shape[:2], samples.num_classes
+    labels = samples.labels.new_zeros(b, n, *size)
+    labels[(..., *window)] = samples.labels
+    mean = samples.mean.new_zeros(b, classes, *size)
+    mean[:, 0] = 1
+    mean[(..., *window)] = samples.mean
+    return Samples(labels, mean, samples.weights, samples.seed, samples.evaluations, samples.info)

@@ -28,10 +28,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.models.base import Key
 from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.ccdm import CCDM
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
 from stochseg.types import DatasetInfo
 
@@ -52,7 +52,8 @@ def bit_codes(num_classes: int) -> Tensor:
 class AnalogBits(GaussianDiffusion):
     """Gaussian diffusion of the labels' bits, with self-conditioning."""
 
-    Config: ClassVar[type[AnalogBitsConfig]] = AnalogBitsConfig
+    config_type: ClassVar[type[AnalogBitsConfig]] = AnalogBitsConfig
+    config: AnalogBitsConfig
     training_defaults: ClassVar = CCDM.training_defaults  # as the paper trained it for its tables
 
     def __init__(self, info: DatasetInfo, config: AnalogBitsConfig):

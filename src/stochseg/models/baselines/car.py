@@ -36,19 +36,20 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from stochseg.core import SeededNoise, draw_normal
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.core import Noise, SeededNoise, draw_normal, standard_normal
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import pick_raters
 from stochseg.models.registry import register
-from stochseg.models.sampling import chunks
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 MODULATED_LEVELS = 3
 BETAS = (0.5, 0.99)
 
 
-class CARConfig(UNetConfig):
+class CARConfig(SegmenterConfig, UNetConfig):
     """The shape of both U-Nets, the discriminator's, and the game between them."""
 
     latent: int = Field(8, ge=1, description="dimensions of the code z")
@@ -59,7 +60,6 @@ class CARConfig(UNetConfig):
     patch_levels: int = Field(3, ge=1, description="times the discriminator halves the resolution")
     calibration_lr: float = Field(2.5, gt=0, description="learning rate of F, in units of the refinement network's")
     discriminator_lr: float = Field(0.05, gt=0, description="learning rate of D, in units of the refinement network's")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels decoded at once, scaled for other sizes")
 
 
 class Refiner(nn.Module):
@@ -115,7 +115,8 @@ class PatchDiscriminator(nn.Module):
 class CAR(StochasticSegmenter):
     """A calibrated network, and a refinement of it that an adversary keeps coherent."""
 
-    Config: ClassVar[type[CARConfig]] = CARConfig
+    config_type: ClassVar[type[CARConfig]] = CARConfig
+    config: CARConfig
     training_defaults: ClassVar = {"lr": 2e-4}
 
     def __init__(self, info: DatasetInfo, config: CARConfig):
@@ -180,19 +181,15 @@ class CAR(StochasticSegmenter):
 
     # ------------------------------------------------------------------ sampling
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        config, device = self.config, image.device
-        b, _, h, w = image.shape
-        padded = pad_to_multiple(image, config.stride)
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        h, w = image.shape[-2:]
+        padded = pad_to_multiple(image, self.config.stride)
         encoded = self.refiner.encode(padded, self.calibrated(padded).float().softmax(1))
-        rows = torch.arange(b, device=device).repeat_interleave(n)
-        noise = SeededNoise([(*key, i) for key in keys for i in range(n)])
-        code = draw_normal(noise.uniform((b * n, config.latent))).to(device)
-        labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
-        mean = torch.zeros(b, self.num_classes, h, w, device=device)
-        for part in chunks(b * n, (h, w), config.chunk):
-            p = self.refiner(encoded, rows[part], code[part])[..., :h, :w].float().softmax(1)
-            labels[part] = p.argmax(1)
-            mean.index_add_(0, rows[part], p / n)
-        weights = torch.full((b, n), 1 / n, device=device)
-        return Samples(labels.view(b, n, h, w), mean, weights, seed)
+
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            code = standard_normal(noise, (len(rows.image), self.config.latent))
+            p = self.refiner(encoded, rows.image, code)[..., :h, :w].float().softmax(1)
+            report(0)
+            return Drawn(p)
+
+        return Drawing(draw)

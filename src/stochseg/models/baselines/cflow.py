@@ -62,7 +62,8 @@ class FlowPosterior(LatentEncoder):
 class CFlow(ProbUNet):
     """One latent vector an image and sample, whose posterior is a flow."""
 
-    Config: ClassVar[type[CFlowConfig]] = CFlowConfig
+    config_type: ClassVar[type[CFlowConfig]] = CFlowConfig
+    config: CFlowConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 96}
     Posterior: ClassVar[type[FlowPosterior]] = FlowPosterior
 

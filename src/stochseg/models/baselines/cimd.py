@@ -32,9 +32,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import normal_kl
-from stochseg.models.base import Key
 from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
 from stochseg.networks.blocks import group_norm
 from stochseg.types import DatasetInfo
@@ -87,7 +87,8 @@ def mask_codes(num_classes: int) -> Tensor:
 class CIMD(GaussianDiffusion):
     """Gaussian diffusion of the mask with learned variance and an ambiguity penalty."""
 
-    Config: ClassVar[type[CIMDConfig]] = CIMDConfig
+    config_type: ClassVar[type[CIMDConfig]] = CIMDConfig
+    config: CIMDConfig
     training_defaults: ClassVar = {"lr": 1e-4}
 
     def __init__(self, info: DatasetInfo, config: CIMDConfig):
@@ -115,7 +116,7 @@ class CIMD(GaussianDiffusion):
         eps, v = self._heads(batch.x_t, batch.t, self.net.encode(image)[batch.rows])
         noise = batch.mean((eps - batch.eps) ** 2)
         bound = self.process.num_timesteps * batch.mean(self.bound_terms(batch, eps.detach(), v))  # one t for all T
-        seen = eps if batch.valid is None else eps.masked_fill(~batch.valid[:, None], 0.0)
+        seen = eps if batch.mask is None else eps.masked_fill(~batch.mask[:, None], 0.0)
         condition = image[batch.rows]
         ambiguity = normal_kl(*self.posterior(condition, batch.x0), *self.prior(condition, seen)).sum(1).mean()
         total = noise + self.config.vlb_weight * bound + self.config.ambiguity_weight * ambiguity

@@ -1,23 +1,23 @@
-"""What models of one probability map an image share: cross-entropy, and samples that are its arg-max or pixel draws."""
+"""Models of one probability map per image: cross-entropy, and samples that are its arg-max or pixel draws."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.config import Config
-from stochseg.core import SeededNoise, draw_categorical
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
+from stochseg.core import Noise, draw_categorical
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import one_rater
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import blended, check_tiling
-from stochseg.types import Samples
+from stochseg.networks.sharing import shared_copy
 
 
-class DeterministicConfig(Config):
+class DeterministicConfig(SegmenterConfig):
     """How a probability map becomes samples."""
 
     draw: Literal["argmax", "pixels"] = Field(
@@ -26,25 +26,28 @@ class DeterministicConfig(Config):
 
 
 class DeterministicSegmenter(StochasticSegmenter):
-    """Cross-entropy against one random rater a step. A subclass gives `logits`."""
+    """Base class, trained by cross-entropy against one random rater per step: a subclass implements `logits`."""
 
-    Config: ClassVar[type[DeterministicConfig]] = DeterministicConfig
+    config_type: ClassVar[type[DeterministicConfig]] = DeterministicConfig
+    config: DeterministicConfig
     tiling: tuple[int, int] | None = None
-    """(tile, overlap) of the windows in which images are seen; None: whole."""
+    """(tile, overlap) of the windows in which the network sees images; None: whole images."""
 
     def logits(self, image: Tensor) -> Tensor:
-        """image: "b c h w" of any size. Returns "b l h w" float32."""
+        """Logits "b l h w" float32 of images "b c h w" of any size."""
         raise NotImplementedError
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
         check_tiling(tile, overlap)
-        return self._with(tiling=(tile, overlap))
+        model = shared_copy(self)
+        model.tiling = (tile, overlap)
+        return model
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         return {
-            "loop": "The image is extended at the bottom and right by its edge to the size of the module's input; of "
-            "the logits, as many rows and columns as the image has count. Their softmax over labels is the mean. draw: "
-            "argmax means that every sample is the arg-max, pixels that each pixel is drawn by itself.",
+            "loop": "The image is extended at the bottom and right by its edge to the size of the module's input, and "
+            "the logits are cropped to the image. Their softmax over labels is the mean. draw: argmax means that "
+            "every sample is the arg-max, pixels that each pixel is drawn independently.",
             "draw": self.config.draw,
             "num_classes": self.num_classes,
         }
@@ -52,23 +55,23 @@ class DeterministicSegmenter(StochasticSegmenter):
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(raters, mask, rater_count, keys)
-        terms = F.cross_entropy(self.logits(image), y, reduction="none")
-        if known is not None:
-            terms = terms.masked_fill(~known, 0.0)
+        target, mask = one_rater(raters, mask, rater_count, keys)
+        terms = F.cross_entropy(self.logits(image), target, reduction="none")
+        if mask is not None:
+            terms = terms.masked_fill(~mask, 0.0)
         return {"loss": terms.mean()}
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        """One probability map per image; samples are its arg-max, or independent draws of every pixel."""
         logits = self.logits(image) if self.tiling is None else blended(self.logits, image, *self.tiling)
         log_p = logits.log_softmax(1)
-        if self.config.draw == "argmax":
-            labels = log_p.argmax(1, keepdim=True).expand(-1, n, -1, -1).contiguous()
-        else:
-            labels = torch.stack([self._draw_pixels(log_p, [(*key, i) for key in keys]) for i in range(n)], dim=1)
-        weights = torch.full((len(image), n), 1 / n, device=image.device)
-        return Samples(labels, log_p.exp(), weights, seed)
+        mean = log_p.exp()
 
-    @staticmethod
-    def _draw_pixels(log_p: Tensor, keys: Sequence[Key]) -> Tensor:
-        u = SeededNoise(keys, log_p.device).uniform((len(log_p), *log_p.shape[-2:]))
-        return draw_categorical(log_p, u)
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            labels = None
+            if self.config.draw == "pixels":
+                labels = draw_categorical(log_p[rows.image], noise.uniform((len(rows.image), *log_p.shape[2:])))
+            report(0)
+            return Drawn(mean[rows.image], labels)
+
+        return Drawing(draw, mean=mean)

@@ -37,14 +37,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.config import Config
 from stochseg.core import Noise, SeededNoise, draw_normal
-from stochseg.errors import UserError, unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import pick_raters
 from stochseg.models.registry import register
-from stochseg.models.sampling import Report, check_noise, draw_in_chunks
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 TIME_SCALE = 1000
 """The time embedding is made for whole steps; t in [0, 1] is stretched to as many."""
@@ -101,7 +100,7 @@ class FlowUNetConfig(ImageUNetConfig):
     head_channels: int = Field(16, ge=1, description="channels of an attention head")
 
 
-class FlowSSNConfig(Config):
+class FlowSSNConfig(SegmenterConfig):
     """Both networks' shape, the start's spread, and how to sample by default. Defaults: the published LIDC model."""
 
     image_unet: ImageUNetConfig = Field(ImageUNetConfig(), description="the network that reads the image once")
@@ -110,16 +109,17 @@ class FlowSSNConfig(Config):
     draws: int = Field(1, ge=1, description="(rater, t) pairs a training image, all served by one reading of it")
     sampler: str = Field("euler", description="euler, or start: the released rule")
     grid: str = Field("even", description="even, or early: more steps near t = 0")
-    steps: int = Field(10, ge=1, description="calls of the flow's network a sample by default")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
+    evaluations: int = Field(10, ge=1, description="evaluations of the flow's network per sample")
+    renamed_keys: ClassVar = {"steps": "evaluations"}
 
 
 @register("flow-ssn")
 class FlowSSN(StochasticSegmenter):
     """A straight-line flow from image-dependent normal logits to label maps."""
 
-    Config: ClassVar[type[FlowSSNConfig]] = FlowSSNConfig
-    choices = ("sampler", "grid", "noise")
+    config_type: ClassVar[type[FlowSSNConfig]] = FlowSSNConfig
+    sampling_choices: ClassVar = {"evaluations": (), "sampler": SOLVERS, "grid": TIMES}
+    config: FlowSSNConfig
     training_defaults: ClassVar = {
         "optimizer": "adamw",
         "weight_decay": 1e-4,
@@ -132,7 +132,7 @@ class FlowSSN(StochasticSegmenter):
         super().__init__(info, config)
         self.image_unet = UNet(info.image_channels, info.num_classes, config.image_unet, timed=False)
         self.flow_unet = UNet(info.num_classes, info.num_classes, config.flow_unet)
-        self.check_options(SamplingOptions())
+        self.check_options(self.default_sampling())
 
     def start_mean(self, image: Tensor) -> Tensor:
         """μ, "b l h w". Once an image."""
@@ -172,37 +172,23 @@ class FlowSSN(StochasticSegmenter):
     def _start(self, mean: Tensor, noise: Noise) -> Tensor:
         return mean + self.config.spread * draw_normal(noise.uniform(mean.shape)).to(mean)
 
-    def check_options(self, options: SamplingOptions) -> None:
-        check_noise(options)
-        for kind, name, known in (
-            ("sampler", options.sampler or self.config.sampler, SOLVERS),
-            ("grid", options.grid or self.config.grid, TIMES),
-        ):
-            if name not in known:
-                raise unknown_name(kind, name, known)
-        if options.steps is not None and options.steps < 1:
-            raise UserError(f"steps must be at least 1, got {options.steps}")
+    def default_sampling(self) -> SamplingOptions:
+        config = self.config
+        return SamplingOptions(
+            evaluations=config.evaluations, sampler=config.sampler, grid=config.grid, noise="independent"
+        )
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        solve = SOLVERS[options.sampler or self.config.sampler]
-        steps = options.steps or self.config.steps
-        times = TIMES[options.grid or self.config.grid](steps)
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        assert options.sampler is not None and options.grid is not None  # noqa: PT018
+        assert options.evaluations is not None
+        solve, times = SOLVERS[options.sampler], TIMES[options.grid](options.evaluations)
         mean = self.start_mean(image)
 
         def predict(y: Tensor, t: float) -> Tensor:
             return self.logits(y, torch.full((len(y),), t, device=y.device)).softmax(1)
 
-        def part(rows: Tensor, noise: Noise, report: Report) -> Tensor:
-            return solve(predict, self._start(mean[rows], noise), times, report)
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            p = solve(predict, self._start(mean[rows.image], noise), times, report)
+            return Drawn(p, evaluations=len(times) - 1)
 
-        return draw_in_chunks(
-            part,
-            image,
-            n,
-            keys,
-            seed,
-            options,
-            num_classes=self.num_classes,
-            chunk=self.config.chunk,
-            evaluations=steps,
-        )
+        return Drawing(draw, len(times) - 1)

@@ -1,8 +1,8 @@
-"""What Gaussian diffusion models of label maps share: labels as ±1 codes, the forward draw, and sampling.
+"""Gaussian diffusion of label maps: labels as ±1 codes, the forward draw, and sampling.
 
-A label is a vector of ±1 (its code); the map of codes is diffused, and a sample is read back as the label whose code is
-nearest. All codes have the same length, so the nearest is the one of largest inner product, and a label that does not
-exist cannot come out.
+A label is a vector of ±1 (its code); the map of codes is diffused, and a sample is decoded to the label whose code is
+nearest. All codes have the same length, so the nearest is the one with the largest inner product, and a label that does
+not exist cannot occur.
 """
 
 from __future__ import annotations
@@ -15,45 +15,44 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.config import Config
 from stochseg.core import (
-    NOISES,
+    GAUSSIAN_STEPS,
+    GRIDS,
     SCHEDULES,
     GaussianProcess,
-    Grid,
+    Noise,
     SeededNoise,
-    Step,
     gaussian_step,
     gaussian_walk,
     make_grid,
     standard_normal,
 )
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_pairs
-from stochseg.models.sampling import check_noise, chunks
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import pick_pairs
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 
-class GaussianDiffusionConfig(Config):
-    """The diffusion and how to sample by default."""
+class GaussianDiffusionConfig(SegmenterConfig):
+    """The diffusion and the defaults of sampling."""
 
     schedule: Literal["cosine", "linear"] = "cosine"
     num_timesteps: int = Field(250, ge=1, description="T")
-    draws: int = Field(1, ge=1, description="(rater, t) pairs a training image")
+    draws: int = Field(1, ge=1, description="(rater, t) pairs per training image")
     sampler: str = Field("ddpm", description="ddpm or ddim")
     grid: str = "even"
-    steps: int | None = Field(None, ge=1, description="network calls a sample by default; None is all T")
-    noise: str = Field("independent", description="how the samples of an image share randomness")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels denoised at once, scaled for other sizes")
-    renamed_keys: ClassVar = {"num_steps": "num_timesteps"}
+    evaluations: int | None = Field(None, ge=1, description="network evaluations per sample; None is all T")
+    noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
+    renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
 
 
 @dataclass(frozen=True)
 class Noised:
-    """A training batch after the forward process, `draws` rows an image.
+    """A training batch after the forward process, `draws` rows per image.
 
-    rows: "d", the image of each; x0, eps, x_t: "d c h w", x0 is 0 at void; t: "d"; valid: "d h w" or None;
-    noise: for further random choices.
+    rows: "d", the image of each; x0, eps, x_t: "d c h w", x0 is 0 at void; t: "d"; mask: "d h w", False = void, or
+    None; noise: for further random choices.
     """
 
     rows: Tensor
@@ -61,19 +60,20 @@ class Noised:
     eps: Tensor
     x_t: Tensor
     t: Tensor
-    valid: Tensor | None
+    mask: Tensor | None
     noise: SeededNoise
 
     def mean(self, terms: Tensor) -> Tensor:
         """The mean over rows, channels and pixels of terms "d c h w"; void pixels count as 0."""
-        return terms.mean() if self.valid is None else terms.masked_fill(~self.valid[:, None], 0.0).mean()
+        return terms.mean() if self.mask is None else terms.masked_fill(~self.mask[:, None], 0.0).mean()
 
 
 class GaussianDiffusion(StochasticSegmenter):
-    """A subclass gives the codes, the network, the loss and the prediction of x0."""
+    """Base class: a subclass provides the codes, the network, the loss and the prediction of x0."""
 
-    Config: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
-    choices = ("sampler", "grid", "noise")
+    config_type: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
+    sampling_choices: ClassVar = {"evaluations": (), "sampler": GAUSSIAN_STEPS, "grid": GRIDS}
+    config: GaussianDiffusionConfig
     net: ContinuousUNet
     codes: Tensor
 
@@ -82,7 +82,20 @@ class GaussianDiffusion(StochasticSegmenter):
         super().__init__(info, config)
         self.process = GaussianProcess(SCHEDULES[config.schedule](config.num_timesteps))
         self.register_buffer("codes", codes.float(), persistent=False)
-        self.check_options(SamplingOptions())
+        self.check_options(self.default_sampling())
+
+    def default_sampling(self) -> SamplingOptions:
+        config = self.config
+        return SamplingOptions(
+            evaluations=config.evaluations or config.num_timesteps,
+            sampler=config.sampler,
+            grid=config.grid,
+            noise=config.noise,
+        )
+
+    @property
+    def max_evaluations(self) -> int:
+        return self.config.num_timesteps
 
     def predict(
         self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
@@ -113,57 +126,35 @@ class GaussianDiffusion(StochasticSegmenter):
     def noised(
         self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key], device: torch.device
     ) -> Noised:
-        """Draw raters, steps and noise."""
+        """Draw raters, time steps and noise."""
         draws = self.config.draws
         pairs = pick_pairs(keys, rater_count, draws, self.process.num_timesteps)
         rows, rater, t = (part.to(device) for part in pairs)
-        valid = None if mask is None else mask[rows, rater]
+        mask = None if mask is None else mask[rows, rater]
         x0 = self.encode_labels(raters[rows, rater])
-        if valid is not None:
-            x0 = x0.masked_fill(~valid[:, None], 0.0)
+        if mask is not None:
+            x0 = x0.masked_fill(~mask[:, None], 0.0)
         noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], device)
         eps = standard_normal(noise, x0.shape)
-        return Noised(rows, x0, eps, self.process.q_sample(x0, t, eps, valid), t, valid, noise)
+        return Noised(rows, x0, eps, self.process.q_sample(x0, t, eps, mask), t, mask, noise)
 
     # ------------------------------------------------------------------ sampling
 
-    def check_options(self, options: SamplingOptions) -> None:
-        self._plan(options)
-
-    def _plan(self, options: SamplingOptions) -> tuple[Step, Grid]:
-        check_noise(options, self.config.noise)
-        steps = self.config.steps if options.steps is None else options.steps
-        grid = make_grid(options.grid or self.config.grid, self.process.schedule, steps)
-        return gaussian_step(options.sampler or self.config.sampler), grid
-
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        """n walks an image from pure noise, in chunks; the image is prepared once."""
-        step, grid = self._plan(options)
-        make_noise = NOISES[options.noise or self.config.noise]
-        b, _, h, w = image.shape
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        """Walk from pure noise to a code map per sample; the image is prepared once."""
+        assert options.sampler is not None and options.grid is not None  # noqa: PT018
+        step = gaussian_step(options.sampler)
+        grid = make_grid(options.grid, self.process.schedule, options.evaluations)
         condition = self.net.encode(image)
-        rows = torch.arange(b, device=image.device).repeat_interleave(n)
-        labels = torch.zeros(b * n, h, w, dtype=torch.int64, device=image.device)
-        mean = torch.zeros(b, self.num_classes, h, w, device=image.device)
-        parts = list(chunks(b * n, (h, w), self.config.chunk))
-        calls = len(parts) * len(grid)
 
-        for number, part in enumerate(parts):
-            noise = make_noise(keys, n, range(part.start, part.stop), image.device)
-            local = condition[rows[part]]
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            local = condition[rows.image]
 
-            def denoise(
-                x_t: Tensor, t: Tensor, previous: Tensor | None, local: Condition = local
-            ) -> tuple[Tensor, Tensor | None]:
+            def denoise(x_t: Tensor, t: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None]:
                 return self.predict(x_t, t.to(x_t.device), previous, local)
 
-            def report(i: int, *_: object, done: int = number * len(grid)) -> None:
-                if options.progress is not None:
-                    options.progress(done + i + 1, calls)
+            x_T = standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
+            x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
+            return Drawn(self.probabilities(x0), self.decode(x0), len(grid))
 
-            x_T = standard_normal(noise, (part.stop - part.start, self.codes.shape[1], h, w))
-            x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, report)
-            labels[part] = self.decode(x0)
-            mean.index_add_(0, rows[part], self.probabilities(x0) / n)
-        weights = torch.full((b, n), 1 / n, device=image.device)
-        return Samples(labels.view(b, n, h, w), mean, weights, seed, len(grid))
+        return Drawing(draw, len(grid))

@@ -35,9 +35,9 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.errors import UserError
-from stochseg.models.base import Key
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks.blocks import zeroed
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
@@ -159,7 +159,8 @@ def picked_pixels(terms: Tensor, valid: Tensor | None, share: float, u: Tensor |
 class HProbUNet(LatentSegmenter):
     """Latent maps at the coarsest scales of the decoder, trained with GECO."""
 
-    Config: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    config_type: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    config: HProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
 
     def __init__(self, info: DatasetInfo, config: HProbUNetConfig):
@@ -196,14 +197,14 @@ class HProbUNet(LatentSegmenter):
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config = self.config
-        reading, noise = self.read(raters, mask, rater_count, keys)
-        onehot = reading.one_hot(self.num_classes, config.stride)
+        target, noise = self.pick_target(raters, mask, rater_count, keys)
+        onehot = target.one_hot(self.num_classes, config.stride)
         seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
         _, posterior, latents = self.posterior.descend(self.posterior.encoder(seen), draws_from(noise))
         logits, prior = self.logits(self.encode(image), given(latents))
-        terms = reading.cross_entropy(logits)
+        terms = target.cross_entropy(logits)
         u = noise.uniform(terms.shape) if config.pick == "gumbel" else None
-        picked = picked_pixels(terms, reading.valid, config.share, u)
+        picked = picked_pixels(terms, target.mask, config.share, u)
         excess = ((terms - config.kappa) * picked).sum((1, 2))
         kl = torch.stack([q.kl(p) for q, p in zip(posterior, prior, strict=True)]).sum(0)
         most = math.ceil(config.share * terms[0].numel() - 1e-6)

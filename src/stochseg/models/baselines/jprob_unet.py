@@ -34,9 +34,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.base import Key
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.flows import NICE
 from stochseg.networks.latents import Gaussian, GaussianHead
@@ -117,7 +117,8 @@ def coordinates(like: Tensor) -> Tensor:
 class JProbUNet(LatentSegmenter):
     """A latent vector a level with a flow for its prior; image and map are both decoded from it."""
 
-    Config: ClassVar[type[JProbUNetConfig]] = JProbUNetConfig
+    config_type: ClassVar[type[JProbUNetConfig]] = JProbUNetConfig
+    config: JProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 12}
 
     def __init__(self, info: DatasetInfo, config: JProbUNetConfig):
@@ -150,12 +151,12 @@ class JProbUNet(LatentSegmenter):
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config, (h, w) = self.config, image.shape[-2:]
-        reading, noise = self.read(raters, mask, rater_count, keys)
+        target, noise = self.pick_target(raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = reading.one_hot(self.num_classes, config.stride)
+        onehot = target.one_hot(self.num_classes, config.stride)
         _, posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))
         z = draws_from(noise)(posterior)
-        cross_entropy = reading.cross_entropy(self.logits(condition, z)).mean()
+        cross_entropy = target.cross_entropy(self.logits(condition, z)).mean()
         restored = self.image_decoder([coordinates(f) for f in condition.tensors[:-2]], z)[..., :h, :w]
         absolute = (restored - image).abs().mean()
         kl = (posterior.log_prob(z) - self.log_prior(condition, z)).mean()

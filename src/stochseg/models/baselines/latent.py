@@ -1,4 +1,4 @@
-"""What segmenters with latent variables share: which reading they train on, and sampling in chunks."""
+"""Segmenters with latent variables: the label map they train on, and sampling."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.config import Config
 from stochseg.core import Noise, SeededNoise, standard_normal
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, pick_raters
-from stochseg.models.sampling import Report, check_noise, draw_in_chunks
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import pick_raters
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian
 from stochseg.networks.shapes import one_hot, pad_to_multiple
-from stochseg.types import Samples
 
 
-class LatentConfig(Config):
-    """Levels, each of half the resolution of the one before, and how many samples are decoded at once."""
+class LatentConfig(SegmenterConfig):
+    """Levels, each of half the resolution of the one before."""
 
-    channels: tuple[int, ...] = Field(min_length=1, description="channels a level, finest first")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels decoded at once, scaled for other sizes")
+    channels: tuple[int, ...] = Field(min_length=1, description="channels per level, finest first")
 
     @property
     def stride(self) -> int:
@@ -34,27 +32,27 @@ class LatentConfig(Config):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The map of one rater an image. labels: "b h w"; valid: "b h w", False = void, or None."""
+class Target:
+    """The label map of one rater per image. labels: "b h w"; mask: "b h w", False = void, or None."""
 
     labels: Tensor
-    valid: Tensor | None
+    mask: Tensor | None
 
     def one_hot(self, num_classes: int, multiple: int) -> Tensor:
-        """ "b l h w", padded to a multiple; void and padding are no label, zero everywhere."""
+        """One-hot map "b l h w", padded to a multiple; all zero at void pixels and in the padding."""
         onehot = one_hot(self.labels, num_classes)
-        if self.valid is not None:
-            onehot = onehot * self.valid[:, None]
+        if self.mask is not None:
+            onehot = onehot * self.mask[:, None]
         return pad_to_multiple(onehot, multiple, mode="constant")
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
-        """In nats a pixel, "b h w"; zero where void."""
+        """Cross-entropy in nats per pixel, "b h w"; zero where void."""
         terms = F.cross_entropy(logits.float(), self.labels, reduction="none")
-        return terms if self.valid is None else terms.masked_fill(~self.valid, 0.0)
+        return terms if self.mask is None else terms.masked_fill(~self.mask, 0.0)
 
 
 def draws_from(noise: Noise) -> Choose:
-    """At each level a draw from its own distribution."""
+    """Choose a draw from the distribution of each level."""
 
     def choose(gaussian: Gaussian) -> Tensor:
         return gaussian.draw(standard_normal(noise, gaussian.mean.shape))
@@ -63,47 +61,41 @@ def draws_from(noise: Noise) -> Choose:
 
 
 def given(values: Sequence[Tensor]) -> Choose:
-    """At each level the next of these values."""
+    """Choose the next of these values at each level."""
     queue = iter(values)
     return lambda gaussian: next(queue)
 
 
 class LatentSegmenter(StochasticSegmenter):
-    """A subclass writes `loss`, `encode` and `decode`. A sample takes one pass of the decoder."""
+    """Base class: a subclass implements `loss`, `encode` and `decode`."""
 
-    Config: ClassVar[type[LatentConfig]] = LatentConfig
-    choices = ("noise",)
+    config_type: ClassVar[type[LatentConfig]] = LatentConfig
+    config: LatentConfig
 
     def encode(self, image: Tensor) -> Condition:
-        """image: "b c h w" of any size. What depends on the image alone, once an image."""
+        """What depends on the image "b c h w" alone; runs once per image."""
         raise NotImplementedError
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
-        """Logits "b l h w" of one sample a row of the condition, with latents drawn from the prior."""
+        """Logits "b l h w" of one sample per row of the condition, with latents drawn from the prior."""
         raise NotImplementedError
 
-    def check_options(self, options: SamplingOptions) -> None:
-        super().check_options(options)
-        check_noise(options)
-
-    def read(
+    def pick_target(
         self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> tuple[Reading, SeededNoise]:
-        """The map of a random rater an image, and the noise for what else the loss draws."""
+    ) -> tuple[Target, SeededNoise]:
+        """The label map of a random rater per image, and the noise for the other random choices of the loss."""
         noise = SeededNoise(keys, raters.device)
         rater = pick_raters(noise.uniform((len(raters), 1))[:, 0].cpu(), rater_count.cpu())[:, 0].to(raters.device)
         rows = torch.arange(len(raters), device=raters.device)
-        return Reading(raters[rows, rater], None if mask is None else mask[rows, rater]), noise
+        return Target(raters[rows, rater], None if mask is None else mask[rows, rater]), noise
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        """Encode once an image, decode n samples of it in chunks, take each pixel's most likely label."""
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        """Encode each image once; a sample takes one pass of the decoder and each pixel's most probable label."""
         condition = self.encode(image)
 
-        def part(rows: Tensor, noise: Noise, report: Report) -> Tensor:
-            p = self.decode(condition[rows], noise).float().softmax(1)
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            p = self.decode(condition[rows.image], noise).float().softmax(1)
             report(0)
-            return p
+            return Drawn(p)
 
-        return draw_in_chunks(
-            part, image, n, keys, seed, options, num_classes=self.num_classes, chunk=self.config.chunk
-        )
+        return Drawing(draw)

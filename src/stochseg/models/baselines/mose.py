@@ -40,16 +40,16 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from stochseg.core import SeededNoise, draw_categorical, draw_normal
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter
+from stochseg.core import Noise, SeededNoise, draw_categorical, draw_normal
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.registry import register
-from stochseg.models.sampling import chunks
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 
-class MoSEConfig(UNetConfig):
+class MoSEConfig(SegmenterConfig, UNetConfig):
     """The U-Net's shape, the experts, and the transport loss."""
 
     experts: int = Field(4, ge=1, description="K, the most modes an image can have")
@@ -59,7 +59,6 @@ class MoSEConfig(UNetConfig):
     anneal: int = Field(10_000, ge=1, description="training steps over which γ grows to 1")
     beta: float = Field(1.0, ge=0, description="weight of the gate's KL")
     weighted: bool = Field(False, description="samples go round the experts and are weighted by the gate")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels decoded at once, scaled for other sizes")
 
     @model_validator(mode="after")
     def _enough_samples(self) -> MoSEConfig:
@@ -110,7 +109,8 @@ class Experts(nn.Module):
 class MoSE(StochasticSegmenter):
     """A gate over stochastic experts; samples may be weighted."""
 
-    Config: ClassVar[type[MoSEConfig]] = MoSEConfig
+    config_type: ClassVar[type[MoSEConfig]] = MoSEConfig
+    config: MoSEConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 16}
     updates: Tensor
 
@@ -162,27 +162,22 @@ class MoSE(StochasticSegmenter):
             "gate": gate.detach(),
         }
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        config, device = self.config, image.device
-        b, _, h, w = image.shape
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        config, n = self.config, options.n
         features, log_gate = self.encode(image)
-        rows = torch.arange(b, device=device).repeat_interleave(n)
-        u = SeededNoise([(*key, i) for key in keys for i in range(n)]).uniform((b * n, 1 + config.latent)).to(device)
-        if config.weighted:
-            expert = (torch.arange(n, device=device) % config.experts).repeat(b)
-            weights = self._gate_weights(log_gate, n)
-        else:
-            expert = draw_categorical(log_gate[rows, :, None, None], u[:, :1, None])[:, 0, 0]
-            weights = torch.full((b, n), 1 / n, device=device)
-        code = self.experts.code(expert, draw_normal(u[:, 1:].cpu()).to(device))
+        equal = torch.full((len(image), n), 1 / n, device=image.device)
 
-        labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
-        mean = torch.zeros(b, self.num_classes, h, w, device=device)
-        for part in chunks(b * n, (h, w), config.chunk):
-            p = self.experts.decode(features, rows[part], code[part]).softmax(1)
-            labels[part] = p.argmax(1)
-            mean.index_add_(0, rows[part], p * weights.flatten()[part, None, None, None])
-        return Samples(labels.view(b, n, h, w), mean, weights, seed)
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            u = noise.uniform((len(rows.image), 1 + config.latent))
+            if config.weighted:
+                expert = rows.sample % config.experts
+            else:
+                expert = draw_categorical(log_gate[rows.image, :, None], u[:, :1])[:, 0]
+            code = self.experts.code(expert, draw_normal(u[:, 1:]))
+            report(0)
+            return Drawn(self.experts.decode(features, rows.image, code).softmax(1))
+
+        return Drawing(draw, weights=self._gate_weights(log_gate, n) if config.weighted else equal)
 
     @property
     def independent(self) -> bool:

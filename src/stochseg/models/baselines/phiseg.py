@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.errors import UserError
-from stochseg.models.base import Key
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
@@ -124,7 +124,8 @@ def cumulative(logits: Sequence[Tensor]) -> list[Tensor]:
 class PHiSeg(LatentSegmenter):
     """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
 
-    Config: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    config_type: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    config: PHiSegConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
 
     def __init__(self, info: DatasetInfo, config: PHiSegConfig):
@@ -151,13 +152,13 @@ class PHiSeg(LatentSegmenter):
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         h, w = image.shape[-2:]
-        reading, noise = self.read(raters, mask, rater_count, keys)
+        target, noise = self.pick_target(raters, mask, rater_count, keys)
         padded = pad_to_multiple(image, self.config.stride)
-        seen = torch.cat([padded, reading.one_hot(self.num_classes, self.config.stride)], dim=1)
+        seen = torch.cat([padded, target.one_hot(self.num_classes, self.config.stride)], dim=1)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
         prior, _ = self.prior.descend(self.prior.encode(padded), given(latents[::-1]))
         sums = cumulative(self.likelihood(latents))
-        cross_entropy = torch.stack([reading.cross_entropy(s[..., :h, :w]).mean() for s in sums])
+        cross_entropy = torch.stack([target.cross_entropy(s[..., :h, :w]).mean() for s in sums])
         kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])
         weights = self.config.kl_growth ** torch.arange(len(kl), device=kl.device)
         total = cross_entropy.sum() + (weights * kl).sum() / (h * w)

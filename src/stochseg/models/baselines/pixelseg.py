@@ -37,18 +37,18 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from stochseg.core import Noise, SeededNoise, draw_categorical
-from stochseg.errors import UserError, unknown_name
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
+from stochseg.core import Noise, draw_categorical
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import chunks
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.pixel_cnn import PixelCNN
 from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 
-class PixelSegConfig(UNetConfig):
+class PixelSegConfig(SegmenterConfig, UNetConfig):
     """The U-Net's shape, the PixelCNN's, the class weights, and how to sample by default."""
 
     features: int = Field(32, ge=1, description="channels of the image features at half resolution")
@@ -59,7 +59,6 @@ class PixelSegConfig(UNetConfig):
     sampler: str = Field("sweeps", description="sweeps, raster (exact) or gibbs (the released rule)")
     sweeps: int = Field(16, ge=1, description="passes of the PixelCNN a sample, but for raster")
     smooth: bool = Field(True, description="3×3 closing and median of the samples")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
 
     @field_validator("pixel_kernel")
     @classmethod
@@ -73,8 +72,9 @@ class PixelSegConfig(UNetConfig):
 class PixelSeg(StochasticSegmenter):
     """Label maps drawn pixel after pixel at half resolution, then brought to the full one."""
 
-    Config: ClassVar[type[PixelSegConfig]] = PixelSegConfig
-    choices = ("sampler",)
+    config_type: ClassVar[type[PixelSegConfig]] = PixelSegConfig
+    sampling_choices: ClassVar = {"evaluations": (), "sampler": ("gibbs", "raster", "sweeps")}
+    config: PixelSegConfig
     log_weights: Tensor
 
     def __init__(self, info: DatasetInfo, config: PixelSegConfig):
@@ -90,15 +90,10 @@ class PixelSeg(StochasticSegmenter):
         weights = torch.full((labels,), config.foreground_weight)
         weights[0] = 1
         self.register_buffer("log_weights", weights.log()[:, None, None], persistent=False)
-        self.check_options(SamplingOptions())
+        self.check_options(self.default_sampling())
 
-    def check_options(self, options: SamplingOptions) -> None:
-        super().check_options(options)
-        name = options.sampler or self.config.sampler
-        if name not in SAMPLERS:
-            raise unknown_name("sampler", name, SAMPLERS)
-        if options.steps is not None and options.steps < 1:
-            raise UserError(f"steps, the sweeps of pixelseg, must be at least 1, got {options.steps}")
+    def default_sampling(self) -> SamplingOptions:
+        return SamplingOptions(evaluations=self.config.sweeps, sampler=self.config.sampler, noise="independent")
 
     # ------------------------------------------------------------------ the two resolutions
 
@@ -133,7 +128,7 @@ class PixelSeg(StochasticSegmenter):
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(raters, mask, rater_count, keys)
+        y, known = one_rater(raters, mask, rater_count, keys)
         valid = torch.ones_like(y, dtype=torch.bool) if known is None else known
         y_half, valid_half = y[:, ::2, ::2], valid[:, ::2, ::2]
 
@@ -148,31 +143,22 @@ class PixelSeg(StochasticSegmenter):
 
     # ------------------------------------------------------------------ sampling
 
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
-        config, device = self.config, image.device
-        sampler = SAMPLERS[options.sampler or config.sampler]
-        b, _, h, w = image.shape
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+        assert options.sampler is not None and options.evaluations is not None  # noqa: PT018
+        sampler, sweeps = SAMPLERS[options.sampler], options.evaluations
         image_logits, share = self.encode(image)
-        rows = torch.arange(b, device=device).repeat_interleave(n)
-        streams = [(*key, i) for key in keys for i in range(n)]
-        labels = torch.empty(b * n, h, w, dtype=torch.int64, device=device)
-        mean = torch.zeros(b, self.num_classes, h, w, device=device)
-        parts = list(chunks(b * n, (h, w), config.chunk))
-        evaluations = 0
-        for number, part in enumerate(parts):
-            local, noise = rows[part], SeededNoise(streams[part], device)
-            half, calls = sampler(self, share[local], noise, options.steps or config.sweeps)
+
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            local = share[rows.image]
+            half, calls = sampler(self, local, noise, sweeps)
             onehot = one_hot(half, self.num_classes)
-            logits = self.full_logits(image_logits[local], self.half_logits(share[local], onehot), onehot)
-            p = logits.softmax(1)
-            drawn = draw_categorical(torch.log_softmax(logits, dim=1), noise.uniform((len(local), h, w)))
-            labels[part] = smoothed(drawn, self.num_classes) if config.smooth else drawn
-            mean.index_add_(0, local, p / n)
-            evaluations = max(evaluations, calls + 1)
-            if options.progress is not None:
-                options.progress(number + 1, len(parts))
-        weights = torch.full((b, n), 1 / n, device=device)
-        return Samples(labels.view(b, n, h, w), mean, weights, seed, evaluations)
+            logits = self.full_logits(image_logits[rows.image], self.half_logits(local, onehot), onehot)
+            drawn = draw_categorical(torch.log_softmax(logits, dim=1), noise.uniform((len(half), *image.shape[2:])))
+            report(sweeps)
+            labels = smoothed(drawn, self.num_classes) if self.config.smooth else drawn
+            return Drawn(logits.softmax(1), labels, calls + 1)
+
+        return Drawing(draw, sweeps + 1)
 
     def _draw_all(self, share: Tensor, maps: Tensor, u: Tensor) -> Tensor:
         """Every pixel drawn given the values that `maps` has before it."""

@@ -25,9 +25,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.base import Key
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
+from stochseg.models.sampling import Key
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
@@ -97,7 +97,8 @@ class Combiner(nn.Module):
 class ProbUNet(LatentSegmenter):
     """One latent vector an image and sample, joined to the U-Net's last features."""
 
-    Config: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    config_type: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    config: ProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
     Posterior: ClassVar[type[LatentEncoder]] = LatentEncoder
 
@@ -134,12 +135,12 @@ class ProbUNet(LatentSegmenter):
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
-        reading, noise = self.read(raters, mask, rater_count, keys)
+        target, noise = self.pick_target(raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = reading.one_hot(self.num_classes, config.stride)
+        onehot = target.one_hot(self.num_classes, config.stride)
         seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
         z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)
-        cross_entropy, kl = reading.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
+        cross_entropy, kl = target.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
         norm = torch.stack([p.float().square().sum() for p in self.parameters()]).sum()
         total = cross_entropy + (config.beta * kl + config.l2 * norm / 2) / pixels
         return {"loss": total, "cross_entropy": cross_entropy.detach(), "kl": kl.detach()}

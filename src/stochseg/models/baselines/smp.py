@@ -84,7 +84,8 @@ class SMPConfig(DeterministicConfig):
 class SMPSegmenter(DeterministicSegmenter):
     """A class of its own for each name, made by `smp_class`."""
 
-    Config: ClassVar[type[SMPConfig]] = SMPConfig
+    config_type: ClassVar[type[SMPConfig]] = SMPConfig
+    config: SMPConfig
     architecture: ClassVar[str]
     encoder: ClassVar[str]
 

@@ -31,11 +31,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_normal
-from stochseg.models.base import Key, SamplingOptions, StochasticSegmenter, one_rating
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import Report, check_noise, draw_in_chunks
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 
 
 @dataclass(frozen=True)
@@ -101,21 +102,20 @@ def log_mean_likelihood(logits: Tensor, labels: Tensor, mask: Tensor | None) -> 
     return log_p.sum((-2, -1)).logsumexp(1) - math.log(m)
 
 
-class SSNConfig(UNetConfig):
+class SSNConfig(SegmenterConfig, UNetConfig):
     """The U-Net's shape, the normal's rank and the number of draws in training."""
 
     rank: int = Field(10, ge=1, description="columns of the covariance factor")
     draws: int = Field(20, ge=2, multiple_of=2, description="draws of the logits in the training loss, in pairs")
     epsilon: float = Field(1e-5, gt=0, description="least variance of a logit of its own")
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
 
 
 @register("ssn")
 class SSN(StochasticSegmenter):
     """A low-rank normal distribution over the logits of the whole image."""
 
-    Config: ClassVar[type[SSNConfig]] = SSNConfig
-    choices = ("noise",)
+    config_type: ClassVar[type[SSNConfig]] = SSNConfig
+    config: SSNConfig
 
     def __init__(self, info: DatasetInfo, config: SSNConfig):
         super().__init__(info, config)
@@ -138,27 +138,21 @@ class SSN(StochasticSegmenter):
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rating(raters, mask, rater_count, keys)
+        target, mask = one_rater(raters, mask, rater_count, keys)
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
         normal = self.distribution(image)
         with torch.autocast(image.device.type, enabled=False):
             deviation = normal.draw(noise, self.config.draws // 2)
             logits = normal.mean[:, None] + torch.cat([deviation, -deviation], 1)
-            likelihood = log_mean_likelihood(logits, y, known)
+            likelihood = log_mean_likelihood(logits, target, mask)
         return {"loss": -likelihood.mean() / image[0, 0].numel()}
 
-    def check_options(self, options: SamplingOptions) -> None:
-        super().check_options(options)
-        check_noise(options)
-
-    def draw(self, image: Tensor, n: int, keys: Sequence[Key], seed: int, options: SamplingOptions) -> Samples:
+    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
         normal = self.distribution(image)
 
-        def part(rows: Tensor, noise: Noise, report: Report) -> Tensor:
-            local = normal[rows]
+        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+            local = normal[rows.image]
             report(0)
-            return (local.mean + local.draw(noise, 1)[:, 0]).softmax(1)
+            return Drawn((local.mean + local.draw(noise, 1)[:, 0]).softmax(1))
 
-        return draw_in_chunks(
-            part, image, n, keys, seed, options, num_classes=self.num_classes, chunk=self.config.chunk
-        )
+        return Drawing(draw)

@@ -36,7 +36,8 @@ class UNetCEConfig(DeterministicConfig, UNetConfig, EncoderConfig):
 class UNetCE(DeterministicSegmenter):
     """The paper's U-Net without steps, with cross-entropy."""
 
-    Config: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    config_type: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    config: UNetCEConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
     accelerated_modules = ("unet",)
 

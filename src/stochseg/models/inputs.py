@@ -1,0 +1,129 @@
+"""Images and label maps that come from outside: convert them to tensors and check them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stochseg.data.readers import Tree
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo
+
+PIL_MODES = {"P": "RGB", "1": "L"}
+"""Palette and 1-bit pictures hold indices; converting them gives their intensities."""
+
+ACCEPTED = (
+    'an array "h w" or "h w c", a batch "b h w" or "b h w c", a PIL image, the path of an image file, a list of these, '
+    'or a normalized float tensor "b c h w"'
+)
+
+
+def prepare_images(image: Any, info: DatasetInfo) -> Tensor:
+    """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized."""
+    if isinstance(image, Tensor):
+        batch = image.float() if image.is_floating_point() else image  # float64 may hold values beyond float32
+    elif isinstance(image, (list, tuple)) and not all(np.isscalar(part) for part in image):
+        return _prepare_list(image, info)
+    else:
+        raw = np.ascontiguousarray(_raw_batch(image, info.image_channels).astype(np.float32))
+        batch = info.normalization(torch.from_numpy(raw).permute(0, 3, 1, 2))
+    check_images(batch, info.image_channels)
+    return batch
+
+
+def _prepare_list(images: Sequence[Any], info: DatasetInfo) -> Tensor:
+    if not images:
+        raise UserError(f"image: expected {ACCEPTED}; got an empty list")
+    parts = [prepare_images(image, info) for image in images]
+    sizes = sorted({tuple(part.shape[2:]) for part in parts})
+    if len(sizes) > 1:
+        shown = ", ".join("×".join(map(str, size)) for size in sizes)
+        raise UserError(f"image: the images of a list must have one size, got {shown}; sample them one at a time")
+    return torch.cat(parts)
+
+
+def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
+    """Raw intensities "b h w c" of a path, a PIL image or an array."""
+    if isinstance(image, (str, Path)):
+        image = read_image(Path(image))
+    if getattr(image, "mode", None) in PIL_MODES:
+        image = image.convert(PIL_MODES[image.mode])
+    try:
+        raw = np.asarray(image)
+    except (ValueError, TypeError):  # nested sequences of unequal lengths
+        raise UserError(f"image: expected {ACCEPTED}; got {type(image).__name__}") from None
+    if raw.ndim == 3 and raw.shape[-1] != channels == 1:
+        raw = raw[..., None]  # a batch of gray images
+    elif raw.ndim in (2, 3):
+        raw = (raw[..., None] if raw.ndim == 2 else raw)[None]
+    if raw.ndim != 4 or raw.dtype.kind not in "buif":
+        raise UserError(
+            f"image: expected {ACCEPTED}; got {type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
+        )
+    if raw.shape[-1] != channels:
+        remedy = "convert it to gray scale" if channels == 1 else f"convert it to {channels} channels"
+        raise UserError(f'image "h w c": the model takes {channels} channel(s), got {raw.shape[-1]}; {remedy}')
+    return raw
+
+
+def read_image(file: Path) -> np.ndarray[Any, Any]:
+    """Raw intensities "h w" or "h w c" of an image file, read as in training."""
+    if not file.exists():
+        raise UserError(f"no such image: {file}")
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; pass image files, e.g. the files of {file}/*.png")
+    return Tree(file.parent).picture(file.name).values
+
+
+def check_images(image: Tensor, channels: int) -> None:
+    """Raise a UserError unless `image` is a finite float tensor "b c h w" with these channels."""
+    if image.ndim != 4 or not image.is_floating_point():
+        raise UserError(
+            f'image "b c h w": expected a float tensor of 4 dimensions, got {tuple(image.shape)} {image.dtype}; '
+            "pass raw intensities as a numpy array instead"
+        )
+    if image.shape[1] != channels:
+        raise UserError(f'image "b c h w": expected c={channels}, got shape {tuple(image.shape)}')
+    if image.numel() == 0:
+        raise UserError(f'image "b c h w": empty, shape {tuple(image.shape)}')
+    finite = torch.isfinite(image)
+    if not bool(finite.all()):
+        raise UserError(f"image: {int((~finite).sum())} value(s) are NaN or infinite; replace them before segmenting")
+
+
+def check_raters(image: Tensor, raters: Tensor, mask: Tensor | None, num_classes: int) -> None:
+    """Raise a UserError unless `raters` "b k h w" fits the image and holds classes wherever the mask is True."""
+    size = (image.shape[0], *image.shape[2:])
+    if raters.ndim != image.ndim or (raters.shape[0], *raters.shape[2:]) != size or raters.shape[1] < 1:
+        raise UserError(
+            f'raters "b k h w": expected {size[0]} images of {"×".join(map(str, size[1:]))} like the image, '
+            f"k >= 1 raters, got shape {tuple(raters.shape)}"
+        )
+    if raters.is_floating_point():
+        raise UserError(f"raters: expected integers, got {raters.dtype}; convert with raters.long()")
+    if mask is not None and (mask.shape != raters.shape or mask.dtype != torch.bool):
+        raise UserError(
+            f"mask: expected torch.bool of the raters' shape {tuple(raters.shape)}, False = void, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    labeled = raters.long() if mask is None else raters.long().masked_fill(~mask, 0)
+    low, high = (int(v) for v in torch.aminmax(labeled))
+    if low < 0 or high >= num_classes:
+        raise UserError(
+            f"raters: expected 0..{num_classes - 1} for {num_classes} classes, got {low}..{high}; "
+            "exclude void pixels with a mask (`ignore` in the data set's info), or create the model with more classes"
+        )
+
+
+def image_key(image: Tensor) -> int:
+    """A number that names the image by its content, so that its noise follows it into any batch."""
+    array = np.ascontiguousarray(image.detach().cpu().float().numpy())
+    return int.from_bytes(
+        hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little"
+    )
