@@ -19,6 +19,7 @@ from stochseg.evaluation import evaluate
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 
 CENTRE = 64
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc-slices …)")
     parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER")
     parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
-    parser.add_argument("--steps", type=int, default=10, help="denoising steps of models that would take more")
+    parser.add_argument("--evaluations", type=int, default=10, help="network evaluations of models that make more")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="sampling seeds")
     parser.add_argument("--engine", default="bfloat16")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
@@ -43,13 +44,17 @@ def main() -> None:
         runs.append((name, int(cores), load(last), json.loads((last / "state" / "progress.json").read_text())))
     rows: list[dict[str, object]] = []
     for name, cores, model, progress in runs:
-        own = getattr(model.config, "steps", 0)  # None: all of a diffusion's
-        steps = arguments.steps if own is None or own > arguments.steps else None
+        own = model.default_sampling().evaluations or 0
+        evaluations = arguments.evaluations if own > arguments.evaluations else None
         fast = with_engine(model, arguments.engine)
-        for noise in dict.fromkeys((getattr(model.config, "noise", "independent"), "independent")):
+        for noise in dict.fromkeys((model.default_sampling().noise, "independent")):
             for seed in arguments.seeds:
                 result = evaluate(
-                    fast, data, samples=16, limit=arguments.limit, steps=steps, noise=noise, seed=seed, keep=0
+                    fast,
+                    data,
+                    options=SamplingOptions(n=16, evaluations=evaluations, noise=noise, seed=seed),
+                    limit=arguments.limit,
+                    keep=0,
                 )
                 row: dict[str, object] = {
                     "method": name,

@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=2000)
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=2, help="network evaluations a sample")
+    parser.add_argument("--evaluations", type=int, default=2, help="network evaluations a sample")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     rows = []
@@ -83,7 +83,7 @@ def main() -> None:
             # Fresh weights give every pixel the same probabilities: another layout would agree for no good reason.
             for tile, overlap in LAYOUTS[:1] if name == FRESH else LAYOUTS:
                 out = folder / f"out-{number}-{tile}-{overlap}"
-                cut = ["--tile", tile, "--overlap", overlap, "--steps", arguments.steps, "-n", arguments.samples]
+                cut = ["--tile", tile, "--overlap", overlap, "--evaluations", arguments.steps, "-n", arguments.samples]
                 cost = predict(saved, picture, "--out", out, *cut)
                 drawn = tifffile.imread(out / "mosaic" / "samples.tif") > 0
                 first = drawn if first is None else first

@@ -19,6 +19,7 @@ from stochseg.data import SegmentationData
 from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.training import TrainConfig, open_split, train
 
 FRESH_SEED = 31_415
@@ -70,7 +71,12 @@ def main() -> None:
         ("deterministic", rival(config), "independent"),
     ):
         model = load(train(case, runs / kind, resume=True, device="cpu", console=Console(stderr=True)))
-        result = evaluate(model, fresh_phantoms(case), samples=arguments.samples, limit=arguments.images, noise=noise)
+        result = evaluate(
+            model,
+            fresh_phantoms(case),
+            limit=arguments.images,
+            options=SamplingOptions(n=arguments.samples, noise=noise),
+        )
         about = {
             "kind": kind,
             "noise": result.settings["noise"],

@@ -31,7 +31,7 @@ def measure(engine: str, repeats: int) -> dict[str, float]:
     user, system = [], []
     for _ in range(repeats + 1):
         before = os.times()
-        model.sample(image, 16, steps=10)
+        model.sample(image, 16, evaluations=10)
         after = os.times()
         user.append(after.user - before.user)
         system.append(after.system - before.system)

@@ -32,7 +32,7 @@ def main() -> None:
         values = {**model.config.model_dump(mode="json"), **changes}
         model.config = type(model.config).model_validate(values)
     data = open_path(arguments.data, "val")
-    model.settle([data[i].image[None] for i in spread(len(data), arguments.images)])
+    model.calibrate_sampling([data[i].image[None] for i in spread(len(data), arguments.images)])
     megabytes = 2 * sum(tensor.numel() for tensor in model.state_dict().values()) / 1e6
     if megabytes > LIMIT_MEGABYTES:
         raise SystemExit(f"{arguments.run}: {megabytes:.1f} MB, at most {LIMIT_MEGABYTES} are shipped")

@@ -18,6 +18,7 @@ from stochseg.evaluation.evaluator import LIKELY
 from stochseg.memory import keep_freed_memory
 from stochseg.metrics import CalibrationBins, foreground_bins
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, Samples
 
 
@@ -40,9 +41,14 @@ def main() -> None:
     for noise in dict.fromkeys((model.config.noise, "independent")):
         for seed in range(arguments.seeds):
             result = evaluate(
-                model, data, samples=16, limit=arguments.limit, noise=noise, seed=seed, keep=0, each=collect
+                model,
+                data,
+                options=SamplingOptions(n=16, noise=noise, seed=seed),
+                limit=arguments.limit,
+                keep=0,
+                each=collect,
             )
-            about = {key: result.settings[key] for key in ("images", "sampler", "grid", "steps", "noise", "seed")}
+            about = {key: result.settings[key] for key in ("images", "sampler", "grid", "evaluations", "noise", "seed")}
             rows.append({"model": arguments.model, **about, **scores_of(result)})
             print(rows[-1], flush=True)
             path = write_csv(f"{arguments.model}-val", rows, arguments.out)

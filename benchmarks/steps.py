@@ -26,8 +26,8 @@ from stochseg.files import sha256
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import StochasticSegmenter, load
-from stochseg.models.base import SamplingOptions
 from stochseg.models.io import CONFIG, WEIGHTS, find_model
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import quality_against_evaluations, write_figure
 from stochseg.types import Example
 
@@ -56,7 +56,7 @@ def parts(data: SegmentationData, limit: int) -> list[Part]:
     return [Part(data, chosen[i::count]) for i in range(count)]
 
 
-def scores(model: StochasticSegmenter, part: Part, file: Path, **options: object) -> None:
+def scores(model: StochasticSegmenter, part: Part, file: Path, options: SamplingOptions) -> None:
     """Write one row an image, unless the file is there or another process is at it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.with_suffix(".lock").open("w") as lock:
@@ -66,7 +66,7 @@ def scores(model: StochasticSegmenter, part: Part, file: Path, **options: object
             return
         if file.exists():
             return
-        result = evaluate(model, part, samples=16, keep=0, **options)
+        result = evaluate(model, part, keep=0, options=options)
         new = file.with_suffix(".new")
         new.write_text(json.dumps([[row[key] for key in SCORES] for row in result.images]))
         new.rename(file)
@@ -148,7 +148,7 @@ def main() -> None:
             for (sampler, steps), folder in folders.items():
                 for number, part in enumerate(parts(data, arguments.limit)):
                     file = folder / str(seed) / f"{number}.json"
-                    scores(model, part, file, sampler=sampler, steps=steps, seed=seed)
+                    scores(model, part, file, SamplingOptions(sampler=sampler, evaluations=steps, seed=seed))
                 print(seed, sampler, steps, np.mean([*by_image(found(folder)).values()], 0).round(4), flush=True)
         return
     results = {way: values for way, folder in folders.items() if (values := found(folder))}

@@ -11,6 +11,7 @@ from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms, open_dataset
 from stochseg.evaluation.evaluator import evaluate
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import forward_process, mode_frequencies, qualitative, write_figure
 from stochseg.plotting.pictures import image_to_rgb
 from stochseg.training import open_split, read_config
@@ -45,7 +46,7 @@ def main() -> None:
     write_figure(forward_process(process, four.truth(1).modes[2], four.info), IMAGES / "forward.png")
 
     data = open_split(read_config(run / "train.yaml"), "test")
-    result = evaluate(load(run), data, samples=100, limit=32)
+    result = evaluate(load(run), data, limit=32, options=SamplingOptions(n=100))
     write_figure(qualitative(result.kept, data.info), IMAGES / "samples.png")
     write_figure(mode_frequencies(result.modes.truth, result.modes.frequency, result.modes.names), IMAGES / "modes.png")
 

@@ -1,6 +1,7 @@
 """Samples, Batch and DatasetInfo against plain loops."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_entropy_is_in_nats_and_zero_where_certain(samples):
     for b, y, x in pixels():
         p = samples.mean[b, :, y, x].tolist()
         assert samples.entropy[b, y, x].item() == pytest.approx(-sum(q * math.log(q) for q in p), abs=1e-5)
-    certain = Samples(samples.labels, torch.eye(L)[None, :, :, None].expand(B, -1, -1, 1), samples.weights, 0)
+    certain = replace(samples, mean=torch.eye(L)[0].view(1, L, 1, 1).expand_as(samples.mean))
     assert (certain.entropy == 0).all()
 
 

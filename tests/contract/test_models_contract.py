@@ -16,9 +16,8 @@ from stochseg.errors import UserError
 from stochseg.models import MODELS, load, save
 from stochseg.models.registry import FAMILIES
 from stochseg.types import DatasetInfo
-from tests.support.models import SMALLEST, fresh, images, labels, lively, phantoms
+from tests.support.models import SMALLEST, few, fresh, images, labels, lively, phantoms
 
-STEPS = 4
 # The part of the loss that must fall, where it is not the whole. A game's loss is no measure of progress: what one
 # player gains the other loses. Of car it is the cross-entropy of its calibration network, which plays against nobody.
 FALLS = {"car": "cross_entropy"}
@@ -139,15 +138,25 @@ def test_labels_of_any_integer_type(name, kind):
 # --- sampling ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["sampler", "grid", "noise"])
-def test_ways_of_sampling_that_a_model_does_not_know_are_refused(name, option):
-    with pytest.raises(UserError, match=f"{option}.*'nonsense'"):
-        fresh(name).sample(images(1), 1, **{option: "nonsense"})
+def test_progress_ends_at_its_total_and_latin_noise_is_known(name):
+    model, seen = lively(name), []
+    model.sample(images(1), 3, noise="latin", progress=lambda *now: seen.append(now), **few(model))
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+
+def test_defaults_of_sampling_are_options_that_the_model_takes(name):
+    model = fresh(name)
+    defaults = model.default_sampling()
+    model.check_options(defaults)
+    assert defaults.noise is not None
+    assert (defaults.evaluations is not None) == ("evaluations" in model.sampling_choices)
 
 
 @pytest.mark.parametrize(("classes", "channels"), [(2, 1), (4, 3)])
 def test_samples_are_label_maps_with_probabilities(name, classes, channels):
-    out = lively(name, classes, channels).sample(images(2, channels), 3, steps=STEPS)
+    model = lively(name, classes, channels)
+    out = model.sample(images(2, channels), 3, **few(model))
     assert out.labels.shape == (2, 3, 16, 16)
     assert out.labels.dtype == torch.int64
     assert out.labels.min() >= 0
@@ -163,7 +172,7 @@ def test_samples_are_label_maps_with_probabilities(name, classes, channels):
 
 def test_the_seed_decides_the_samples(name):
     model, x = lively(name), images(2)
-    first, again, other = (model.sample(x, 4, seed=seed, steps=STEPS) for seed in (3, 3, 4))
+    first, again, other = (model.sample(x, 4, seed=seed, **few(model)) for seed in (3, 3, 4))
     assert torch.equal(first.labels, again.labels)
     assert torch.equal(first.mean, again.mean)
     stochastic = getattr(model.config, "draw", None) != "argmax"
@@ -173,21 +182,21 @@ def test_the_seed_decides_the_samples(name):
 
 def test_a_sample_does_not_depend_on_how_many_are_drawn(name):
     model, x = lively(name), images(2)
-    few, many = (model.sample(x, n, steps=STEPS).labels for n in (3, 11))
-    assert share_differing(few, many[:, :3]) <= PIXELS_THAT_MAY_DIFFER
+    some, many = (model.sample(x, n, **few(model)).labels for n in (3, 11))
+    assert share_differing(some, many[:, :3]) <= PIXELS_THAT_MAY_DIFFER
 
 
 def test_a_sample_does_not_depend_on_the_other_images(name):
     model, x = lively(name), images(16)
-    together = model.sample(x, 2, steps=STEPS).labels
-    alone = torch.cat([model.sample(x[i : i + 1], 2, steps=STEPS).labels for i in range(16)])
+    together = model.sample(x, 2, **few(model)).labels
+    alone = torch.cat([model.sample(x[i : i + 1], 2, **few(model)).labels for i in range(16)])
     assert share_differing(together, alone) <= PIXELS_THAT_MAY_DIFFER
 
 
 def test_the_order_of_images_changes_no_bit(name):
     model, x = lively(name), images(4)
     order = torch.tensor([2, 0, 3, 1])
-    straight, shuffled = model.sample(x, 3, steps=STEPS), model.sample(x[order], 3, steps=STEPS)
+    straight, shuffled = model.sample(x, 3, **few(model)), model.sample(x[order], 3, **few(model))
     assert torch.equal(shuffled.labels, straight.labels[order])
     assert torch.equal(shuffled.mean, straight.mean[order])
 
@@ -195,7 +204,7 @@ def test_the_order_of_images_changes_no_bit(name):
 def test_sampling_leaves_global_random_numbers_alone(name):
     model = lively(name)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    model.sample(images(1), 2, steps=STEPS)
+    model.sample(images(1), 2, **few(model))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
     assert random.getstate() == before[2]
@@ -204,7 +213,7 @@ def test_sampling_leaves_global_random_numbers_alone(name):
 @pytest.mark.parametrize("training", [True, False])
 def test_sampling_restores_the_training_mode(name, training):
     model = lively(name).train(training)
-    model.sample(images(1), 1, steps=STEPS)
+    model.sample(images(1), 1, **few(model))
     assert model.training is training
     with pytest.raises(UserError):
         model.sample(torch.zeros(1, 5, 8, 8), 1)
@@ -214,7 +223,7 @@ def test_sampling_restores_the_training_mode(name, training):
 @pytest.mark.parametrize("size", [(1, 1), (7, 13)])
 def test_any_size(name, size):
     model = lively(name)
-    assert model.sample(images(1, 1, *size), 1, steps=STEPS).labels.shape == (1, 1, *size)
+    assert model.sample(images(1, 1, *size), 1, **few(model)).labels.shape == (1, 1, *size)
     assert torch.isfinite(model(images(1, 1, *size), labels(1, 2, 2, *size))["loss"])
 
 
@@ -226,10 +235,10 @@ def test_grey_images_in_every_form(name):
     model = lively(name, info=info)
     raw = np.random.default_rng(0).integers(0, 256, (9, 12), dtype=np.uint8)
     normalized = (torch.from_numpy(raw).float() - 90) / 40
-    expected = model.sample(normalized[None, None], 2, steps=STEPS)
+    expected = model.sample(normalized[None, None], 2, **few(model))
     forms = [raw, raw[..., None], raw.astype(np.float64), raw.astype(np.uint16), Image.fromarray(raw)]
     for form in [*forms, normalized[None, None].double()]:
-        out = model.sample(form, 2, steps=STEPS)
+        out = model.sample(form, 2, **few(model))
         assert torch.equal(out.labels, expected.labels)
         assert torch.equal(out.mean, expected.mean)
 
@@ -243,11 +252,11 @@ def test_color_images_in_every_form(name):
     palette = np.array([[0, 10, 200], [90, 90, 90], [255, 0, 0], [3, 250, 8]], np.uint8)
     raw = palette[indices]
     mean, std = torch.tensor([90.0, 100.0, 110.0]), torch.tensor([40.0, 50.0, 60.0])
-    expected = model.sample(((torch.from_numpy(raw).float() - mean) / std).permute(2, 0, 1)[None], 2, steps=STEPS)
+    expected = model.sample(((torch.from_numpy(raw).float() - mean) / std).permute(2, 0, 1)[None], 2, **few(model))
     by_palette = Image.fromarray(indices, mode="P")
     by_palette.putpalette(palette.flatten().tolist())
     for form in (raw, raw.astype(np.float32), Image.fromarray(raw), by_palette):
-        assert torch.equal(model.sample(form, 2, steps=STEPS).labels, expected.labels)
+        assert torch.equal(model.sample(form, 2, **few(model)).labels, expected.labels)
 
 
 # --- on disk ----------------------------------------------------------------------------------------------
@@ -259,7 +268,7 @@ def test_saving_and_loading_changes_no_bit(name, tmp_path):
     again = load(save(model, tmp_path / "model"))
     assert (type(again), again.info, again.config) == (type(model), model.info, model.config)
     assert not again.training
-    expected, out = (m.sample(images(2), 3, seed=1, steps=STEPS) for m in (model, again))
+    expected, out = (m.sample(images(2), 3, seed=1, **few(model)) for m in (model, again))
     assert torch.equal(out.labels, expected.labels)
     assert torch.equal(out.mean, expected.mean)
 

@@ -2,20 +2,20 @@
 
 import csv
 import json
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from stochseg.config import Config
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.evaluation import evaluate, steps_curve, table, write_results
+from stochseg.evaluation import evaluate, evaluations_curve, table, write_results
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, create
-from stochseg.types import DatasetInfo, Example, Normalization, Samples
+from stochseg.models.base import SegmenterConfig
+from stochseg.models.sampling import Drawing, Drawn, SamplingOptions
+from stochseg.types import DatasetInfo, Example, Normalization
 
 
 class Known(StochasticSegmenter):
@@ -24,12 +24,15 @@ class Known(StochasticSegmenter):
     name: ClassVar[str] = "known"
 
     def __init__(self, info):
-        super().__init__(info, Config())
+        super().__init__(info, SegmenterConfig())
         self.anchor = torch.nn.Parameter(torch.zeros(()))  # a model is where its parameters are
 
-    def samples(self, labels, mean, seed):
-        n = len(labels)
-        return Samples(labels[None], mean[None], torch.full((1, n), 1 / n), seed)
+    def given(self, labels, mean, evaluations=1):
+        """These label maps "n h w" as the samples of a single image."""
+        probabilities = F.one_hot(labels, self.num_classes).movedim(-1, 1).float()
+        return Drawing(
+            lambda rows, *_: Drawn(probabilities[rows.sample], labels[rows.sample], evaluations), mean=mean[None]
+        )
 
 
 class Oracle(Known):
@@ -39,20 +42,21 @@ class Oracle(Known):
         super().__init__(data.info)
         self.data = data
 
-    def draw(self, image, n, keys, seed, options):
+    def drawing(self, image, keys, options):
         index = next(i for i in range(len(self.data)) if torch.equal(self.data[i].image, image[0]))
         truth = self.data.truth(index)
         one_hot = F.one_hot(truth.modes, self.num_classes).permute(0, 3, 1, 2).float()
         mean = torch.einsum("m,mlhw->lhw", truth.probabilities.float(), one_hot)
-        return self.samples(self.data.draw(index, n, seed + 1), mean, seed)
+        return self.given(self.data.draw(index, options.n, options.seed + 1), mean)
 
 
 class Blank(Known):
-    """Sees background everywhere, without a doubt."""
+    """Certain of background everywhere."""
 
-    def draw(self, image, n, keys, seed, options):
-        labels = torch.zeros(n, *image.shape[-2:], dtype=torch.int64)
-        return self.samples(labels, F.one_hot(labels[0], self.num_classes).permute(2, 0, 1).float(), seed)
+    def drawing(self, image, keys, options, evaluations=1):
+        labels = torch.zeros(options.n, *image.shape[-2:], dtype=torch.int64)
+        mean = F.one_hot(labels[0], self.num_classes).permute(2, 0, 1).float()
+        return self.given(labels, mean, evaluations)
 
 
 class Squares:
@@ -76,7 +80,7 @@ class Squares:
 @pytest.fixture(scope="module")
 def perfect():
     data = Phantoms("test", size=16, variant="multiclass", count=30)
-    return evaluate(Oracle(data), data, samples=100)
+    return evaluate(Oracle(data), data, options=SamplingOptions(n=100))
 
 
 def test_the_truth_scores_as_the_truth(perfect):
@@ -94,7 +98,7 @@ def test_the_truth_scores_as_the_truth(perfect):
 
 
 def test_a_constant_model_scores_what_can_be_counted():
-    m = evaluate(Blank(Squares().info), Squares(), samples=20).metrics
+    m = evaluate(Blank(Squares().info), Squares(), options=SamplingOptions(n=20)).metrics
     # d(sample, rater) is 0 or 1 with even odds, and so is d(rater, rater').
     for key in ("ged_16", "ged_20", "ged_unbiased", "hm_iou_16", "hm_iou_20"):
         assert m[key] == pytest.approx(0.5), key
@@ -107,9 +111,11 @@ def test_a_constant_model_scores_what_can_be_counted():
 
 
 def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_ones_do():
-    model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_timesteps=4, steps=2)
+    model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_timesteps=4, evaluations=2)
     data = Phantoms("test", size=16, count=2)
-    free, latin = (evaluate(model, data, samples=20, noise=noise).metrics for noise in ("independent", "latin"))
+    free, latin = (
+        evaluate(model, data, options=SamplingOptions(n=20, noise=noise)).metrics for noise in ("independent", "latin")
+    )
     assert free.keys() - latin.keys() == {
         *("ged_unbiased", "ged_truth_unbiased", "diversity_unbiased", "ged_16", "hm_iou_16", "diversity_16")
     }
@@ -117,7 +123,7 @@ def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_o
 
 
 def test_void_pixels_do_not_count():
-    m = evaluate(Blank(Squares(void=True).info), Squares(void=True), samples=2).metrics
+    m = evaluate(Blank(Squares(void=True).info), Squares(void=True), options=SamplingOptions(n=2)).metrics
     assert m["miou"] == pytest.approx((112 / 120 + 0) / 2)
     assert m["ece"] == pytest.approx(8 / 120)
     assert m["brier"] == pytest.approx(2 * 8 / 120)
@@ -126,7 +132,7 @@ def test_void_pixels_do_not_count():
 def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
     data = Phantoms("val", size=16, count=2)
     oracle = Oracle(data)
-    result = evaluate(oracle, data, samples=100, seed=3)
+    result = evaluate(oracle, data, options=SamplingOptions(n=100, seed=3))
     for i, row in enumerate(result.images):
         labels = oracle.sample(data[i].image[None], 100, seed=3).labels
         for n in (16, 32, 50, 100):
@@ -136,7 +142,9 @@ def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
 
 def test_limit_takes_images_evenly_and_progress_counts_them():
     data, seen = Squares(10), []
-    result = evaluate(Blank(data.info), data, samples=2, limit=3, keep=2, progress=lambda *now: seen.append(now))
+    result = evaluate(
+        Blank(data.info), data, limit=3, keep=2, progress=lambda *now: seen.append(now), options=SamplingOptions(n=2)
+    )
     assert [row["id"] for row in result.images] == ["square-0", "square-3", "square-6"]
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert [example.id for example, _ in result.kept] == ["square-0", "square-3"]
@@ -150,7 +158,7 @@ def test_what_is_written_can_be_read_again(perfect, tmp_path):
         *("seconds_per_image", "evaluations_per_sample", "ged_32", "ged_50", "ged_100", "mode_tv"),
     ):
         assert isinstance(scores[key], float), key
-    assert scores["settings"]["samples"] == 100
+    assert scores["settings"]["n"] == 100
     with (tmp_path / "a/b/metrics.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["ged_16"]) == scores["ged_16"]
@@ -167,50 +175,46 @@ def test_the_table_shows_every_score(perfect):
     assert f"{perfect.metrics['ged_16']:.4f}" in shown
 
 
-def test_steps_curve_asks_for_each_number_of_steps():
+def test_evaluations_curve_asks_for_each_number_of_steps():
     data = Phantoms("val", size=8, count=1)
     model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_timesteps=8)
-    curve = steps_curve(model, data, [1, 4], samples=2)
+    curve = evaluations_curve(model, data, [1, 4], options=SamplingOptions(n=2))
     assert {steps: m["evaluations_per_sample"] for steps, m in curve.items()} == {1: 1, 4: 4}
-    assert list(steps_curve(model, data, [1, 4], samples=2, sampler="corrector")) == [1, 7]
-    result = evaluate(model, data, samples=2, steps=4, sampler="corrector")
-    assert (result.settings["steps"], result.metrics["evaluations_per_sample"]) == (4, 7)
+    assert list(evaluations_curve(model, data, [1, 4], samples=2, sampler="corrector")) == [1, 7]
+    result = evaluate(model, data, options=SamplingOptions(n=2, evaluations=4, sampler="corrector"))
+    assert (result.settings["evaluations"], result.metrics["evaluations_per_sample"]) == (4, 7)
 
 
 def test_impossible_evaluations_are_refused():
     data = Squares()
-    with pytest.raises(UserError, match="at least 2 samples an image, got 1"):
-        evaluate(Blank(data.info), data, samples=1)
+    with pytest.raises(UserError, match="at least 2 samples.*got 1"):
+        evaluate(Blank(data.info), data, options=SamplingOptions(n=1))
     with pytest.raises(UserError, match="split is empty"):
-        evaluate(Blank(data.info), Squares(0), samples=2)
+        evaluate(Blank(data.info), Squares(0), options=SamplingOptions(n=2))
     with pytest.raises(UserError, match="limit must be at least 1, got 0"):
-        evaluate(Blank(data.info), data, samples=2, limit=0)
+        evaluate(Blank(data.info), data, limit=0, options=SamplingOptions(n=2))
     other = DatasetInfo(num_classes=3, image_channels=1)
     with pytest.raises(UserError, match=r"3 classes .* the data 2 .*like its own"):
-        evaluate(Blank(other), data, samples=2)
+        evaluate(Blank(other), data, options=SamplingOptions(n=2))
 
 
 def test_data_normalized_in_another_way_reaches_the_model_as_it_expects():
     """The same raw images under another normalization give the same metrics."""
     seen = []
 
-    class Recorder(StochasticSegmenter):
+    class Recorder(Blank):
         def __init__(self):
-            super().__init__(DatasetInfo(num_classes=2, image_channels=1), Config())
-            self.unused = torch.nn.Parameter(torch.zeros(1))
+            super().__init__(DatasetInfo(num_classes=2, image_channels=1))
 
-        def draw(self, image, n, keys, seed, options):
+        def drawing(self, image, keys, options):
             seen.append(image)
-            mean = torch.full((1, 2, *image.shape[-2:]), 0.5)
-            return Samples(
-                torch.zeros(1, n, *image.shape[-2:], dtype=torch.int64), mean, torch.full((1, n), 1 / n), seed
-            )
+            return super().drawing(image, keys, options)
 
     data = Phantoms("val", size=8, count=1)
-    evaluate(Recorder(), data, samples=2)
+    evaluate(Recorder(), data, options=SamplingOptions(n=2))
     other = data.info.model_copy(update={"normalization": Normalization(mean=(10.0,), std=(3.0,))})
     data.info = other
-    evaluate(Recorder(), data, samples=2)
+    evaluate(Recorder(), data, options=SamplingOptions(n=2))
     torch.testing.assert_close(seen[0], seen[1], atol=1e-4, rtol=0)
 
 
@@ -230,8 +234,8 @@ class Silent(Squares):
 def test_raters_who_say_nothing_do_not_count():
     """Blanked for their sake, every pixel would agree."""
     data = Silent()
-    found = evaluate(Blank(data.info), data, samples=4)
-    expected = evaluate(Blank(data.info), Squares(count=1, void=True), samples=4)
+    found = evaluate(Blank(data.info), data, options=SamplingOptions(n=4))
+    expected = evaluate(Blank(data.info), Squares(count=1, void=True), options=SamplingOptions(n=4))
     assert found.settings["images"] == 2
     assert found.metrics["ged_4"] == pytest.approx(expected.metrics["ged_4"])
     assert found.metrics["ged_4"] > 0.1
@@ -239,8 +243,8 @@ def test_raters_who_say_nothing_do_not_count():
 
 def test_evaluations_are_the_mean_over_images():
     class Varies(Blank):
-        def draw(self, image, n, keys, seed, options):
-            return replace(super().draw(image, n, keys, seed, options), evaluations=1 + int(image.max()))
+        def drawing(self, image, keys, options):
+            return super().drawing(image, keys, options, evaluations=1 + int(image.max()))
 
     data = Squares()
-    assert evaluate(Varies(data.info), data, samples=2).metrics["evaluations_per_sample"] == 2
+    assert evaluate(Varies(data.info), data, options=SamplingOptions(n=2)).metrics["evaluations_per_sample"] == 2

@@ -94,7 +94,7 @@ def test_bfloat16_draws_almost_the_labels_of_torch(name):
     """In one network call, and less closely in a chain of four, where each call sees the changes of the one before."""
     model, x = small(name), images(1, h=32, w=32)
     copy = with_engine(model, "bfloat16")
-    expected, got = model.sample(x, 8, steps=1), copy.sample(x, 8, steps=1)
+    expected, got = model.sample(x, 8, evaluations=1), copy.sample(x, 8, evaluations=1)
     assert_agree(expected, got, BFLOAT16_CALL)
     assert got.mean.dtype == torch.float32
     assert not torch.equal(got.mean, expected.mean), "nothing was rounded"
@@ -137,7 +137,7 @@ def test_engines_compute_what_windows_see(name, order):
     model, x = small(name, **({"focus": None} if name == "ccdm-fast" else {})), images(1, h=60, w=24)
     tiled = model.tiled(40, 8)
     both = with_engine(model, "bfloat16").tiled(40, 8) if order == "engine first" else with_engine(tiled, "bfloat16")
-    got, expected = both.sample(x, 4, steps=1), tiled.sample(x, 4, steps=1)
+    got, expected = both.sample(x, 4, evaluations=1), tiled.sample(x, 4, evaluations=1)
     assert_agree(expected, got, BFLOAT16_CALL)
     assert not torch.equal(got.mean, expected.mean), "nothing was rounded"
 

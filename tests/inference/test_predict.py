@@ -64,7 +64,7 @@ def test_a_picture_gets_the_samples_that_the_model_draws(model, tmp_path):
     Image.fromarray(raw).save(tmp_path / "a.png")
     (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", Options(samples=5, seed=2, steps=4), origin="m")
     assert (outcome.status, outcome.folder) == ("done", tmp_path / "out/a")
-    drawn = model.sample(raw, 5, seed=2, steps=4)
+    drawn = model.sample(raw, 5, seed=2, evaluations=4)
     assert (tifffile.imread(tmp_path / "out/a/samples.tif") == drawn.labels[0].numpy()).all()
     assert np.allclose(tifffile.imread(tmp_path / "out/a/mean.tif"), drawn.mean[0], atol=1e-6)
     record = result(tmp_path / "out/a")

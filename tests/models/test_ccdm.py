@@ -7,7 +7,7 @@ from scipy import stats
 from stochseg.core import SAMPLERS
 from stochseg.errors import UserError
 from stochseg.models import create
-from stochseg.models.base import pick_raters
+from stochseg.models.raters import pick_raters
 from stochseg.networks import Condition
 
 TINY = {"base": 4, "multipliers": [1, 2], "blocks": 1, "attention": []}
@@ -121,14 +121,14 @@ def test_a_perfect_denoiser_gives_the_truth(monkeypatch):
         lambda x_t, t, condition: (torch.zeros(len(x_t), 1), logits.expand(len(x_t), 1, -1, -1, -1)),
     )
     for steps in (1, 3, 10):
-        out = model.sample(torch.rand(1, 1, 8, 8), 4, steps=steps)
+        out = model.sample(torch.rand(1, 1, 8, 8), 4, evaluations=steps)
         assert (out.labels == truth).all()
         assert out.evaluations == steps
 
 
 def test_chunks_change_nothing():
     image = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    whole, parts = (ccdm(num_timesteps=10, chunk=chunk).sample(image, 5, steps=3) for chunk in (64, 1))
+    whole, parts = (ccdm(num_timesteps=10, chunk=chunk).sample(image, 5, evaluations=3) for chunk in (64, 1))
     assert (whole.labels != parts.labels).float().mean() <= 1e-3
     torch.testing.assert_close(whole.mean, parts.mean, atol=1e-3, rtol=0)
 
@@ -137,7 +137,7 @@ def test_chunks_change_nothing():
 def test_progress_reaches_its_total(chunk, total):
     seen = []
     model = ccdm(num_timesteps=10, chunk=chunk)
-    model.sample(torch.rand(2, 1, 64, 64), 5, steps=3, progress=lambda *now: seen.append(now))
+    model.sample(torch.rand(2, 1, 64, 64), 5, evaluations=3, progress=lambda *now: seen.append(now))
     assert seen == [(i + 1, total) for i in range(total)]
 
 
@@ -145,14 +145,14 @@ def test_steps_and_sampler_default_to_the_config():
     model = ccdm(num_timesteps=10, steps=4)
     image = torch.rand(1, 1, 8, 8)
     assert model.sample(image, 1).evaluations == 4
-    assert model.sample(image, 1, steps=10).evaluations == 10
+    assert model.sample(image, 1, evaluations=10).evaluations == 10
     assert ccdm(num_timesteps=10).sample(image, 1).evaluations == 10
 
 
-@pytest.mark.parametrize("steps", [0, -1, 11])
-def test_impossible_steps_are_refused(steps):
-    with pytest.raises(UserError, match=f"steps must be between 1 and T=10, got {steps}"):
-        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, steps=steps)
+@pytest.mark.parametrize("evaluations", [0, -1, 11])
+def test_impossible_numbers_of_evaluations_are_refused(evaluations):
+    with pytest.raises(UserError, match=f"evaluations.*1.*got {evaluations}"):
+        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, evaluations=evaluations)
 
 
 def test_unknown_sampler_and_grid_are_answered_with_the_known_ones():
@@ -164,7 +164,7 @@ def test_unknown_sampler_and_grid_are_answered_with_the_known_ones():
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))
 def test_every_sampler_can_be_asked_for(sampler):
-    out = ccdm(3, num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 2, steps=4, sampler=sampler)
+    out = ccdm(3, num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 2, evaluations=4, sampler=sampler)
     assert out.labels.max() < 3
     torch.testing.assert_close(out.mean.sum(1), torch.ones(1, 8, 8))
 
@@ -177,7 +177,7 @@ def test_image_features_matter():
     x_t, t = torch.zeros(1, 16, 16, dtype=torch.int64), torch.tensor([5])
     other = Condition((condition.tensors[0], condition.tensors[1] + 1), condition.size)
     assert not torch.allclose(model.denoiser(x_t, t, condition), model.denoiser(x_t, t, other))
-    assert model.sample(image, 1, steps=2).labels.shape == (1, 1, 16, 16)
+    assert model.sample(image, 1, evaluations=2).labels.shape == (1, 1, 16, 16)
 
 
 @pytest.mark.parametrize("wrong", [{"sampler": "nope"}, {"grid": "nope"}, {"num_timesteps": 5, "steps": 6}])

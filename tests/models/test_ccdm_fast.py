@@ -5,7 +5,6 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.models import create, load, save
-from stochseg.models.base import SamplingOptions
 
 TINY = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 4}
 
@@ -39,8 +38,10 @@ def test_labels_vary_inside_the_focus_only():
 
 def test_the_focus_is_what_a_model_of_the_cropped_image_says():
     x, keys = image(), [(0, 7)]  # the same randomness for both, which is otherwise that of the image
-    out = fast(focus=8).draw(x, 4, keys, 0, SamplingOptions())
-    cropped = fast().draw(x[..., 12:20, 12:20], 4, keys, 0, SamplingOptions())
+    options = fast().default_sampling().model_copy(update={"n": 4})
+    with torch.no_grad():
+        out = fast(focus=8)._draw(x, keys, options, None)
+        cropped = fast()._draw(x[..., 12:20, 12:20], keys, options, None)
     assert torch.equal(out.labels[..., 12:20, 12:20], cropped.labels)
     assert torch.equal(out.mean[..., 12:20, 12:20], cropped.mean)
 
@@ -86,7 +87,7 @@ def test_the_image_is_read_once_however_many_samples_and_chunks():
     for name in ("image_tower", "label_tower"):
         tower = model.denoiser.get_submodule(name)
         tower.register_forward_hook(lambda _, inputs, __, name=name: seen.append((name, len(inputs[0]))))
-    model.sample(image(1, 128, 128), 3, steps=4)
+    model.sample(image(1, 128, 128), 3, evaluations=4)
     assert seen.count(("image_tower", 1)) == 1
     assert len(seen) == 1 + 1 + 3 * 3, "then the first call, and three a sample"
 
@@ -159,13 +160,13 @@ def test_settling_measures_the_profile_that_the_grid_needs():
 
     model.denoiser.propose = propose
     before = model.config
-    model.settle([image(), image(1, 16, 24)])
+    model.calibrate_sampling([image(), image(1, 16, 24)])
     profile = dict(model.config.profile)
     assert sorted(profile) == list(range(1, 21))
     for t, left in profile.items():
         assert left == pytest.approx(0.693147 if t > 10 else 0.0, abs=1e-5)
     assert model.config.model_copy(update={"profile": ()}) == before
-    grid = model._plan(SamplingOptions())[1]
+    grid = model._plan(model.default_sampling())[1]
     assert grid[0] == 20
     assert all(abs(t - 10.5) <= 3 for t in grid[1:]), grid
 
@@ -181,7 +182,7 @@ def test_the_profile_is_the_mean_of_the_images_whatever_their_sizes():
 
 def test_the_profile_is_kept_with_the_model(tmp_path):
     model = fast(grid="entropy", steps=5)
-    model.settle([image()])
+    model.calibrate_sampling([image()])
     again = load(save(model, tmp_path / "model"))
     assert len(again.config.profile) == 20
     assert again.config == model.config
@@ -192,13 +193,13 @@ def test_the_profile_is_kept_with_the_model(tmp_path):
 
 def test_a_trained_model_of_the_same_shape_is_taken_whole():
     source, model = fast(), create("ccdm-fast", 2, 1, **TINY)
-    assert model.adopt(source) == []
+    assert model.load_matching_weights(source) == []
     assert torch.equal(model.sample(image(), 3).labels, source.sample(image(), 3).labels)
 
 
 def test_components_begin_with_the_single_head_at_several_thresholds():
     source, model = fast(3), create("ccdm-fast", 3, 1, **TINY, components=3)
-    fresh = model.adopt(source)
+    fresh = model.load_matching_weights(source)
     assert fresh == ["denoiser.label_tower.share.1.bias", "denoiser.label_tower.share.1.weight", "updates"]
     x_t, t = torch.zeros(1, 32, 32, dtype=torch.int64), torch.tensor([5])
     _, logits = model.denoiser.propose(x_t, t, model.denoiser.encode(image()))
@@ -209,7 +210,7 @@ def test_components_begin_with_the_single_head_at_several_thresholds():
 
 
 def test_a_head_of_another_number_of_classes_begins_afresh():
-    fresh = fast(4, components=2).adopt(fast(2))
+    fresh = fast(4, components=2).load_matching_weights(fast(2))
     assert "denoiser.label_tower.head.2.weight" in fresh
     assert not any("image_tower" in name for name in fresh)
 
@@ -219,7 +220,7 @@ def test_new_components_part_from_the_beginning(classes, components, kept):
     """The count of training steps comes with a head that is taken over, and not to one that begins afresh."""
     source, model = fast(2, components=2), fast(classes, components=components)
     source.updates.fill_(7)
-    model.adopt(source)
+    model.load_matching_weights(source)
     assert model.updates.item() == kept
 
 
@@ -256,4 +257,4 @@ def test_the_bound_is_the_same_whatever_steps_are_preferred():
 
 def test_a_model_of_another_kind_is_refused():
     with pytest.raises(UserError, match="no weight of the 'unet-ce' model fits"):
-        fast().adopt(create("unet-ce", 2, 1, base=8, multipliers=(1,), blocks=1, attention=()))
+        fast().load_matching_weights(create("unet-ce", 2, 1, base=8, multipliers=(1,), blocks=1, attention=()))

@@ -18,6 +18,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.inference import Options, predict
 from stochseg.metrics import diversity, ged
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.output import embed_picture
 from stochseg.plotting.pictures import shrink
@@ -311,7 +312,7 @@ def test_page_of_a_run(run, trained):
     page = Page(trained / "report.html").check()
     data = Phantoms("val", size=16, count=7)
     model = stochseg.load(trained)
-    result = evaluate(model, data, samples=4, seed=5)
+    result = evaluate(model, data, options=SamplingOptions(n=4, seed=5))
     for key in ("ged_4", "hm_iou_4", "ged_unbiased", "diversity_unbiased", "ece", "brier", "miou", "mode_tv"):
         assert f"{result.metrics[key]:.4f}" in page.text
     assert "0.1235" in page.text
@@ -320,7 +321,7 @@ def test_page_of_a_run(run, trained):
     for kind, place in (("Best", order[0]), ("Worst", order[-1])):
         assert f"{kind}: {result.images[place]['id']}" in page.words
     for steps in (1, 3):
-        part = evaluate(model, data, samples=4, seed=5, steps=steps, limit=2)
+        part = evaluate(model, data, limit=2, options=SamplingOptions(n=4, evaluations=steps, seed=5))
         assert f"{steps} {part.metrics['ged_4']:.4f} {part.metrics['hm_iou_4']:.4f}" in page.text
     headings = ("Calibration", "Disagreement of model and raters", "Known truth", "Quality against steps", "Training")
     assert all(heading in page.words for heading in headings)
@@ -349,7 +350,7 @@ def test_cases_are_drawn_again_as_they_were_counted(model, tmp_path):
     out = _draw(model, data, 3, 3, 2, {}, None, ()).samples
     assert ged(out.labels, data[3].raters[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)
     fewer = _draw(model, data, 3, 3, 2, {"steps": 1}, None, ()).samples
-    assert torch.equal(fewer.mean, model.sample(data[3].image[None], 3, seed=2, steps=1).mean)
+    assert torch.equal(fewer.mean, model.sample(data[3].image[None], 3, seed=2, evaluations=1).mean)
     assert not torch.equal(fewer.mean, out.mean)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from stochseg.evaluation import evaluate
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.training import TrainConfig, open_split, train
 
 SHAPE = {"base": 16, "multipliers": [1, 2, 4], "blocks": 1, "attention": [4]}
@@ -37,7 +38,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, float]]:
     for name, options in (("ccdm", {"num_timesteps": 50, "steps": 15}), ("unet-ce", {})):
         config = TrainConfig.parse({**RUN, "model": {"name": name, "options": {**SHAPE, **options}}})
         out = train(config, tmp_path_factory.mktemp("learning") / name, device="cpu", console=Console(quiet=True))
-        result = evaluate(load(out), open_split(config, "test"), samples=50, limit=40)
+        result = evaluate(load(out), open_split(config, "test"), limit=40, options=SamplingOptions(n=50))
         average = abs(result.modes.truth.mean(0) - result.modes.frequency.mean(0)).sum() / 2
         found[name] = {**result.metrics, "average_tv": average}
     return found

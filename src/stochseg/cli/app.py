@@ -21,12 +21,12 @@ from stochseg.cli.options import (
     PLAIN,
     Device,
     Engine,
+    Evaluations,
     GridName,
     NoiseName,
     SamplerName,
     Samples,
     Seed,
-    Steps,
     check_writable,
     console,
     height_width,
@@ -126,7 +126,7 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="Where to write, one folder an input.")] = Path("predictions"),
     samples: Samples = 16,
-    steps: Steps = None,
+    evaluations: Evaluations = None,
     sampler: SamplerName = None,
     grid: GridName = None,
     noise: NoiseName = None,
@@ -162,8 +162,8 @@ def predict(
     from stochseg.models import load
 
     options = Options(
-        samples=samples,
-        steps=steps,
+        n=samples,
+        evaluations=evaluations,
         sampler=sampler,
         grid=grid,
         noise=noise,
@@ -219,7 +219,7 @@ def evaluate(
     samples: Annotated[
         int, typer.Option("--samples", "-n", min=2, help="Number of label maps to sample per image.")
     ] = 100,
-    steps: Steps = None,
+    evaluations: Evaluations = None,
     sampler: SamplerName = None,
     grid: GridName = None,
     noise: NoiseName = None,
@@ -230,7 +230,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="train, val or test; val chose the best checkpoint.")] = "val",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
     curve: Annotated[
-        str | None, typer.Option(help="Also quality against these numbers of steps, e.g. 5,10,25,250.")
+        str | None, typer.Option(help="Also quality against these numbers of network evaluations, e.g. 5,10,25,250.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -248,34 +248,34 @@ def evaluate(
     from stochseg.evaluation.evaluator import check_fits, write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
-    from stochseg.models.base import SamplingOptions
+    from stochseg.models.sampling import SamplingOptions
     from stochseg.reports.page import evaluation_page
 
     points = numbers("--curve", curve)
     config, chosen = open_run(run, data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
     check_fits(network, chosen)
-    for count in (steps, *points):
-        network.check_options(SamplingOptions(count, sampler, grid, noise))
+    options = SamplingOptions(n=samples, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+    for count in (evaluations, *points):
+        network.check_options(options.model_copy(update={"evaluations": count}))
     folder = out or home(run) / "evaluation"
     check_writable(folder / "metrics.json")
-    options = {"samples": samples, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed, "limit": limit}
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("evaluating")
         result = evaluation.evaluate(
             network,
             chosen,
-            steps=steps,
+            options=options,
+            limit=limit,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
-            **options,
         )
     console.print(evaluation.table(result, config.published if config else None))
     evaluation.write_results(result, folder)
     picture = plotting.write_figure(plotting.qualitative(result.kept, chosen.info), folder / "samples.png")
     curve_picture = None
     if points:
-        metrics = evaluation.steps_curve(network, chosen, points, **options)
-        name = sampler or getattr(network.config, "sampler", network.name)
+        metrics = evaluation.evaluations_curve(network, chosen, points, options=options, limit=limit)
+        name = sampler or network.default_sampling().sampler or network.name
         figure = plotting.quality_against_evaluations({name: metrics}, n=samples)
         curve_picture = plotting.write_figure(figure, folder / "steps.png")
         write_csv(folder / "steps.csv", [{"evaluations": count, **row} for count, row in metrics.items()])

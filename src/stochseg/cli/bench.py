@@ -16,8 +16,9 @@ def bench(
         list[str] | None,
         typer.Argument(
             help="Run folders, saved or shipped models, or recipes and models by name (with fresh weights, so without "
-            "scores), each with numbers of steps a sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: lidc-9m@5.",
-            metavar="[MODEL[@STEPS]]...",
+            "scores), each with numbers of evaluations per sample after an @, e.g. lidc@5,10 lidc-9m@5. Default: "
+            "lidc-9m@5.",
+            metavar="[MODEL[@EVALUATIONS]]...",
         ),
     ] = None,
     samples: Samples = 16,
@@ -48,9 +49,9 @@ def bench(
     from stochseg.experiments.recipes import RECIPES, fresh_model
     from stochseg.inference import with_engine
     from stochseg.models import load
-    from stochseg.models.base import SamplingOptions
     from stochseg.models.io import is_model
-    from stochseg.models.registry import known
+    from stochseg.models.registry import is_registered
+    from stochseg.models.sampling import SamplingOptions
     from stochseg.plotting import quality_against_cost, write_figure
 
     if out is not None and out.suffix != ".csv":
@@ -66,25 +67,26 @@ def bench(
     for text in models or ["lidc-9m@5"]:
         whole = "@" not in text or is_model(Path(text))
         name, _, steps = (text, "", "") if whole else text.rpartition("@")
-        fresh = (name in RECIPES or known(name)) and not is_model(Path(name))
+        fresh = (name in RECIPES or is_registered(name)) and not is_model(Path(name))
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:
             check_fits(network, examples)
         for each in words(engine) or ["eager"]:
             wrapped = with_engine(network, each)
             for way, nodes, count in product(
-                words(sampler) or [None], words(grid) or [None], numbers("steps after @", steps or None) or [None]
+                words(sampler) or [None], words(grid) or [None], numbers("evaluations after @", steps or None) or [None]
             ):
-                case = Case(name, wrapped, way, nodes, count, noise, trained=not fresh)
-                network.check_options(SamplingOptions(**case.options))
+                options = SamplingOptions(n=samples, evaluations=count, sampler=way, grid=nodes, noise=noise)
+                network.check_options(options)
+                case = Case(name, wrapped, options, trained=not fresh)
                 cases.append(case)
     if examples is not None and not any(case.trained for case in cases):
         raise UserError("--data: expected a trained model to score, got fresh weights alone; give a run or saved model")
     rows = []
     for case in cases:
-        scores = {} if examples is None else quality(case, examples, samples=samples, limit=limit, seeds=seeds)
+        scores = {} if examples is None else quality(case, examples, limit=limit, seeds=seeds)
         for each_size in sizes:
-            row = cost(case, each_size, samples=samples, repeats=repeats) | scores
+            row = cost(case, each_size, repeats=repeats) | scores
             rows.append(row)
             if out is not None:  # what is measured is kept, whatever happens to the next one
                 write_csv(out, [{**row, **origin()} for row in rows])
@@ -141,9 +143,9 @@ def compare(
         int, typer.Option("--samples", "-n", min=2, help="Number of label maps to sample per image.")
     ] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many images, evenly spread.")] = None,
-    steps: Annotated[
+    evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Denoising steps at most, for methods that take more by default (250 and 1000)."),
+        typer.Option(min=1, help="Network evaluations at most, for methods that make more by default (250 and 1000)."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where to write; finished rows there are kept.")] = Path("runs/compare"),
     device: Device = "auto",
@@ -163,7 +165,7 @@ def compare(
         split=split,
         samples=samples,
         limit=limit,
-        steps=steps,
+        evaluations=evaluations,
         device=device,
         console=messages,
     )

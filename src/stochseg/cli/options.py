@@ -24,7 +24,9 @@ PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
 Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Number of label maps to sample per image.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps per sample. Default: the model's own.")]
+Evaluations = Annotated[
+    int | None, typer.Option(min=1, help="Network evaluations per sample. Default: the model's own.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
 Engine = Annotated[str, typer.Option(help="Inference backend: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")]
 SamplerName = Annotated[

@@ -43,7 +43,7 @@ def report(
     samples: Annotated[
         int, typer.Option("--samples", "-n", min=2, help="RUN: number of label maps to sample per image.")
     ] = 32,
-    steps: Annotated[int | None, typer.Option(min=1, help="RUN: denoising steps per sample.")] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="RUN: network evaluations per sample.")] = None,
     sampler: Annotated[str | None, typer.Option(help="RUN: sampling algorithm.")] = None,
     grid: Annotated[
         str | None, typer.Option(help="RUN: which diffusion steps are taken: even, trailing, entropy.")
@@ -70,6 +70,7 @@ def report(
     from stochseg.devices import pick_device
     from stochseg.inference import with_engine
     from stochseg.models import load
+    from stochseg.models.sampling import SamplingOptions
     from stochseg.reports import is_predictions, report_predictions, report_run
 
     questions = [Question.parse(text) for text in ask or []]
@@ -80,6 +81,7 @@ def report(
         network = with_engine(load(path, device=pick_device(device)), engine)
     page = out or (path if predictions else home(path)) / "report.html"
     check_writable(page)  # before any sample is drawn
+    options = SamplingOptions(n=samples, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     answers: list[str] = []
     with Progress(console=messages, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
@@ -104,12 +106,10 @@ def report(
                 examples,
                 page,
                 facts,
-                samples=samples,
+                options=options,
                 limit=limit or 200,
                 curve=points,
                 curve_images=curve_images,
-                options={"steps": steps, "sampler": sampler, "grid": grid, "noise": noise},
-                seed=seed,
                 spacing=mm,
                 questions=questions,
                 progress=progress,

@@ -35,7 +35,7 @@ from stochseg.metrics import (
 )
 from stochseg.metrics.calibration import LIKELY
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SamplingOptions
+from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
@@ -72,12 +72,7 @@ def evaluate(
     model: StochasticSegmenter,
     data: SegmentationData,
     *,
-    samples: int = 100,
-    steps: int | None = None,
-    sampler: str | None = None,
-    grid: str | None = None,
-    noise: str | None = None,
-    seed: int = 0,
+    options: SamplingOptions = SamplingOptions(n=100),
     limit: int | None = None,
     keep: int = 4,
     each: Callable[[int, Batch, Samples], None] | None = None,
@@ -90,17 +85,17 @@ def evaluate(
     HM-IoU_n with n = `samples`.
     each: is shown every image's number in the data, its batch of one and its samples.
     """
+    samples = options.n
     if samples < 2:
-        raise UserError(f"evaluate needs at least 2 samples an image, got {samples}")
+        raise UserError(f"evaluate needs at least 2 samples per image, got {samples}")
     if len(data) == 0:
         raise UserError("evaluate: the split is empty")
     if limit is not None and limit < 1:
         raise UserError(f"evaluate: limit must be at least 1, got {limit}")
     check_fits(model, data)
-    options = {"steps": steps, "sampler": sampler, "grid": grid, "noise": noise}
-    model.check_options(SamplingOptions(**options))
-    settings = {key: getattr(model.config, key, None) if value is None else value for key, value in options.items()}
-    independent = model.independent and settings["noise"] in (None, "independent")
+    model.check_options(options)
+    settings = options.or_default(model.default_sampling())
+    independent = model.independent and settings.noise == "independent"
     counts = sorted({n for n in SAMPLE_COUNTS if n <= samples and independent} | {samples})
     chosen = spread(len(data), len(data) if limit is None else limit)
     rows, kept, bins, marked, confusion, squares = [], [], [], [], [], []
@@ -110,7 +105,7 @@ def evaluate(
             continue
         image = for_model(example.image, data.info, model.info)
         began = time.perf_counter()
-        out = model.sample(image[None], samples, seed=seed, **options).to("cpu")
+        out = model.sample(image[None], **options.model_dump()).to("cpu")
         seconds = time.perf_counter() - began
         batch = Batch.collate([example], data.info.ignore)
         truth = data.truth(i) if isinstance(data, KnownTruth) else None
@@ -139,14 +134,11 @@ def evaluate(
         metrics["ece_foreground"] = ece(foreground).item()
     total, counted = torch.cat(squares, dim=1).sum(1).tolist()
     metrics["brier"] = total / counted
-    settings = {
+    facts = {
         "model": model.name,
         "data": data.info.name,
         "images": len(rows),
-        "samples": samples,
-        **settings,
-        "steps": settings["steps"] or getattr(model.config, "num_timesteps", round(metrics["evaluations_per_sample"])),
-        "seed": seed,
+        **settings.model_dump(),
         "stochseg": __version__,
         "torch": torch.__version__,
         "device": str(model.device),
@@ -157,7 +149,7 @@ def evaluate(
     modes = _mode_table(rows, truth)
     if modes is not None:
         metrics["mode_tv_overall"] = float(abs(modes.truth.mean(0) - modes.frequency.mean(0)).sum() / 2)
-    return Evaluation(metrics, rows, settings, kept, modes)
+    return Evaluation(metrics, rows, facts, kept, modes)
 
 
 def check_fits(model: StochasticSegmenter, data: SegmentationData) -> None:
@@ -231,11 +223,19 @@ def _mode_table(rows: list[dict[str, Any]], truth: Truth | None) -> ModeTable | 
     return ModeTable(truth.names, *pick)
 
 
-def steps_curve(
-    model: StochasticSegmenter, data: SegmentationData, steps: Sequence[int], **options: Any
+def evaluations_curve(
+    model: StochasticSegmenter,
+    data: SegmentationData,
+    evaluations: Sequence[int],
+    *,
+    options: SamplingOptions = SamplingOptions(n=100),
+    limit: int | None = None,
 ) -> dict[int, dict[str, float]]:
-    """Metrics by network evaluations a sample, of which a corrector takes more than it has steps."""
-    found = [evaluate(model, data, steps=count, keep=0, **options).metrics for count in steps]
+    """Metrics by network evaluations per sample, of which a corrector makes more than its time grid has entries."""
+    found = [
+        evaluate(model, data, options=options.model_copy(update={"evaluations": count}), limit=limit, keep=0).metrics
+        for count in evaluations
+    ]
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
@@ -273,7 +273,7 @@ def metric_rows(result: Evaluation) -> list[tuple[str, str, str]]:
 def table(result: Evaluation, published: Mapping[str, float] | None = None) -> Table:
     """The metrics for the terminal, beside the published ones where there are any."""
     s = result.settings
-    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['samples']} samples each")
+    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['n']} samples each")
     out.add_column("metric")
     out.add_column("value", justify="right")
     if published:

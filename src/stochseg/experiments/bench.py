@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import platform
 import re
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,25 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from stochseg._version import __version__
 from stochseg.data import SegmentationData
 from stochseg.evaluation.evaluator import evaluate
+from stochseg.inference import with_engine
 from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter
+from stochseg.models.sampling import SamplingOptions
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to sample: `model`, under its engine, with these options; None is the model's own default."""
+    """One way to sample: `model`, under its engine, with these options."""
 
     name: str
     model: StochasticSegmenter
-    sampler: str | None = None
-    grid: str | None = None
-    steps: int | None = None
-    noise: str | None = None
+    options: SamplingOptions = SamplingOptions()
     trained: bool = True
 
     @property
-    def options(self) -> dict[str, Any]:
-        return {"steps": self.steps, "sampler": self.sampler, "grid": self.grid, "noise": self.noise}
-
-    def default(self, option: str) -> Any:
-        """What the model takes where the case does not say."""
-        return getattr(self, option) or getattr(self.model.config, option, None) or ""
+    def settings(self) -> SamplingOptions:
+        """The options with the model's defaults."""
+        return self.options.or_default(self.model.default_sampling())
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -57,8 +54,8 @@ ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attent
 """What torch's own count of FLOPs leaves out."""
 
 
-def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -> dict[str, Any]:
-    """Time and memory of `samples` label maps of one random image of this size.
+def cost(case: Case, size: tuple[int, int], *, repeats: int = 3) -> dict[str, Any]:
+    """Time and memory of the samples of one random image of this size.
 
     evaluations: network calls a sample; evaluations_all_samples: maps that went through the network for all of them,
     fewer than the product where samples share the first call (blank for models that name no such network);
@@ -68,43 +65,42 @@ def cost(case: Case, size: tuple[int, int], *, samples: int, repeats: int = 3) -
     far memory rose; process_megabytes: the most that the whole process held meanwhile, with its libraries and what an
     engine keeps for itself.
     """
-    from stochseg.inference import with_engine
-
     model = case.model
     image = torch.rand(1, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
     def work() -> Any:
-        return model.sample(image, samples, **case.options)
+        return model.sample(image, **case.options.model_dump())
 
     work()  # engines translate or compile the networks in their first call
     with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
-    total = getattr(model.config, "num_timesteps", None)
-    steps = case.default("steps") or total
-    all_steps: float | str = round(core_seconds, 3) if total in (None, steps) else ""
-    if total is not None and total > steps > 1:
-        options = replace(case, steps=1).options
-        _, first = median_seconds(lambda: model.sample(image, samples, **options), repeats)
-        all_steps = round(first + (core_seconds - first) * (total - 1) / (steps - 1), 3)
+    settings, total = case.settings, model.max_evaluations
+    evaluations, all_steps = settings.evaluations or 1, float("nan")
+    if total is None or total == evaluations:
+        all_steps = core_seconds
+    elif evaluations > 1:
+        single = case.options.model_copy(update={"evaluations": 1}).model_dump()
+        _, first = median_seconds(lambda: model.sample(image, **single), repeats)
+        all_steps = first + (core_seconds - first) * (total - 1) / (evaluations - 1)
     plain = with_engine(model, "eager")  # FLOPs and rows are seen of plain torch alone
     with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _rows_through(plain) as rows:
-        plain.sample(image, samples, **case.options)
+        plain.sample(image, **case.options.model_dump())
     gflop = counter.get_total_flops() / 1e9
     return {
         "model": case.name,
         "engine": model.engine,
-        "sampler": case.default("sampler"),
-        "grid": case.default("grid"),
-        "noise": case.default("noise"),
+        "sampler": settings.sampler or "",
+        "grid": settings.grid or "",
+        "noise": settings.noise or "",
         "evaluations": out.evaluations,
         "evaluations_all_samples": sum(rows) or "",
-        "samples": samples,
+        "samples": settings.n,
         "height": size[0],
         "width": size[1],
         "seconds": round(seconds, 4),
         "core_seconds": round(core_seconds, 4),
-        "core_seconds_all_steps": all_steps,
+        "core_seconds_all_steps": "" if math.isnan(all_steps) else round(all_steps, 3),
         "gflop": round(gflop, 3) or "",
         "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
         "peak_megabytes": round(memory["rise"], 1),
@@ -132,18 +128,17 @@ def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
         hook.remove()
 
 
-def quality(
-    case: Case, data: SegmentationData, *, samples: int, limit: int | None, seeds: int
-) -> dict[str, float | int | str]:
+def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int) -> dict[str, float | int | str]:
     """GED, HM-IoU and calibration on data, averaged over sampling seeds, and how much they vary between seeds; blanks
     for a model that was not trained."""
+    samples = case.options.n
     keys = [f"ged_{samples}", f"hm_iou_{samples}", f"diversity_{samples}", "ged_unbiased", "ece", "brier"]
     deviation = f"{keys[0]}_deviation"
     row: dict[str, float | int | str] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
     if not case.trained:
         return row
     runs = [
-        evaluate(case.model, data, samples=samples, limit=limit, seed=seed, keep=0, **case.options)
+        evaluate(case.model, data, options=case.options.model_copy(update={"seed": seed}), limit=limit, keep=0)
         for seed in range(seeds)
     ]
     row |= {"images": runs[0].settings["images"], "seeds": seeds}

@@ -21,12 +21,14 @@ from stochseg.evaluation.evaluator import evaluate, write_csv
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.models import StochasticSegmenter, load
+from stochseg.models.registry import find_class
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import comparison_grid, method_bars, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.types import Example, Samples
 
 ROW = "row.json"
-_TERMS = {"steps": "denoising steps at most", "limit": "images", "overrides": "settings"}
+_TERMS = {"evaluations": "network evaluations at most", "limit": "images", "overrides": "settings"}
 COLUMNS = {
     "method": "method",
     "parameters": "parameters",
@@ -68,7 +70,7 @@ def compare(
     split: str = "val",
     samples: int = 16,
     limit: int | None = None,
-    steps: int | None = None,
+    evaluations: int | None = None,
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -77,7 +79,7 @@ def compare(
 
     A row that is finished is kept: calling again trains only what is missing. A method that fails has a row that says
     why. No method sees its validation score while training: the last weights count for all.
-    steps: so many denoising steps at most, for methods that would take more by default.
+    evaluations: the most network evaluations per sample, for methods that make more by default.
     """
     console = console or Console(stderr=True)
     if len(set(methods)) < len(methods):
@@ -96,7 +98,7 @@ def compare(
         "split": split,
         "samples": samples,
         "limit": limit,
-        "steps": steps,
+        "evaluations": evaluations,
         "overrides": list(overrides),
         "stochseg": __version__,
         "device": str(chosen),
@@ -108,13 +110,13 @@ def compare(
         folder, row = out / _folder(name), done[name]
         if row is None:
             console.print(f"{name}: training for {budget}", highlight=False)
-            row = _run(name, config, folder, split, samples, limit, steps, chosen)
+            row = _run(name, config, folder, split, samples, limit, evaluations, chosen)
             write_text(folder / ROW, json.dumps({"settings": settings, **row}, indent=2) + "\n")
         shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
         console.print(f"{name}: {shown}", highlight=False, markup=False)
         rows.append(row)
     write_comparison(rows, out, settings)
-    _write_grid(rows, out, configs, split, steps, chosen)
+    _write_grid(rows, out, configs, split, evaluations, chosen)
     return rows
 
 
@@ -124,7 +126,8 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
         name, own = method, []
     config = recipe(name, [*overrides, *own], data)
     # The last weights count, whatever their validation: it is made as small as it gets.
-    least = {"every": 10**9, "images": 1, "samples": 2, "steps": 1, "settle": 0}
+    iterative = "evaluations" in find_class(config.model.name).sampling_choices
+    least = {"every": 10**9, "images": 1, "samples": 2, "steps": 1 if iterative else None, "settle": 0}
     validation = config.validation.model_copy(update=least)
     return config.model_copy(update={**limits, "validation": validation})
 
@@ -176,7 +179,7 @@ def _run(
     split: str,
     samples: int,
     limit: int | None,
-    steps: int | None,
+    evaluations: int | None,
     device: torch.device,
 ) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
@@ -185,7 +188,11 @@ def _run(
         model = _trained(folder, config, device)
         progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
         result = evaluate(
-            model, open_split(config, split), samples=samples, limit=limit, steps=_at_most(steps, model), keep=0
+            model,
+            open_split(config, split),
+            options=SamplingOptions(n=samples, evaluations=_at_most(evaluations, model)),
+            limit=limit,
+            keep=0,
         )
         metrics = result.metrics
         row |= {
@@ -212,18 +219,16 @@ def _run(
 def _trained(folder: Path, config: TrainConfig, device: torch.device) -> StochasticSegmenter:
     """The last weights, which count, with the grid they need, measured on validation images whatever is scored."""
     model = load(folder / "run" / "last", device=device)
-    if getattr(model.config, "grid", None) == "entropy":
+    if model.default_sampling().grid == "entropy":
         images = open_split(config, "val")
-        model.settle([images[i].image[None] for i in spread(len(images), 16)])
+        model.calibrate_sampling([images[i].image[None] for i in spread(len(images), 16)])
     return model
 
 
-def _at_most(steps: int | None, model: StochasticSegmenter) -> int | None:
-    """`steps` for a model that would take more, else None: its own default."""
-    own = getattr(model.config, "steps", 0)
-    if own is None:
-        own = model.config.num_timesteps  # all of a diffusion's
-    return steps if steps is not None and own > steps else None
+def _at_most(evaluations: int | None, model: StochasticSegmenter) -> int | None:
+    """`evaluations` for a model that makes more by default, else None: its own default."""
+    own = model.default_sampling().evaluations
+    return evaluations if evaluations is not None and own is not None and own > evaluations else None
 
 
 # ---------------------------------------------------------------------- what is written
@@ -277,7 +282,7 @@ def _write_grid(
     out: Path,
     configs: dict[str, TrainConfig],
     split: str,
-    steps: int | None,
+    evaluations: int | None,
     device: torch.device,
     images: int = 3,
 ) -> None:
@@ -293,7 +298,7 @@ def _write_grid(
     for name, folder in folders.items():
         model = _trained(folder, configs[name], device)
         for example, samples in zip(chosen, drawn, strict=True):
-            samples[name] = model.sample(example.image[None], 8, steps=_at_most(steps, model)).to("cpu")
+            samples[name] = model.sample(example.image[None], 8, evaluations=_at_most(evaluations, model)).to("cpu")
     for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):
         write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
 

@@ -13,6 +13,7 @@ from stochseg.data import Phantoms
 from stochseg.evaluation.evaluator import Evaluation, evaluate, metric_rows, table, write_results
 from stochseg.experiments.recipes import recipe
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import (
     forward_process,
     mode_frequencies,
@@ -37,7 +38,7 @@ def run_demo(out: Path, console: Console, *, overrides: tuple[str, ...] = ()) ->
     assert isinstance(data, Phantoms)
     count = min(IMAGES, len(data))
     console.print(f"[bold]2/3[/] drawing {SAMPLES} samples of each of {count} phantoms the model has never seen")
-    result = evaluate(model, data, samples=SAMPLES, limit=count)
+    result = evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count)
     console.print(table(result))
 
     console.print("[bold]3/3[/] writing pictures and the page")

@@ -12,7 +12,7 @@ from typing import Any
 from stochseg.data import data_at
 from stochseg.errors import unknown_name
 from stochseg.models import MODELS, StochasticSegmenter, create
-from stochseg.models.registry import find_class, known
+from stochseg.models.registry import find_class, is_registered
 from stochseg.training.config import TrainConfig, override, read_config
 
 # Minutes on two cores. What takes longest to learn is how faint the halo is, on which its probability depends: it needs
@@ -33,7 +33,7 @@ _PHANTOM_TINY: dict[str, Any] = {
             "draws": 2,
             "components": 6,
             "anneal": 150,
-            "steps": 8,
+            "evaluations": 8,
             "noise": "latin",
         },
     },
@@ -84,7 +84,7 @@ def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) 
 
 def _fast(data: dict[str, Any], model: dict[str, Any], **training: Any) -> dict[str, Any]:
     """Two towers with a head of 8 components."""
-    head = {"components": 8, "anneal": 250, "noise": "latin", "steps": 5}
+    head = {"components": 8, "anneal": 250, "noise": "latin", "evaluations": 5}
     return {
         "data": {**data, "augment": "flip-rotate"},
         "model": {"name": "ccdm-fast", "options": {**head, **model}},
@@ -185,7 +185,7 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
         values = read_config(Path(name)).model_dump(mode="json")
     elif name in RECIPES:
         values = RECIPES[name]
-    elif known(name):
+    elif is_registered(name):
         values = {**_BY_NAME, **find_class(name).training_defaults, "model": {"name": name}}
     else:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])
@@ -197,7 +197,7 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
 
 def fresh_model(name: str) -> StochasticSegmenter:
     """The model of a recipe with untrained weights, without opening its data."""
-    if known(name):
+    if is_registered(name):
         return create(name, 2, 1)
     if name not in RECIPES:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.inference.graphs import ModuleGraphs, shared_copy
+from stochseg.inference.graphs import ModuleGraphs
 from stochseg.models import StochasticSegmenter
+from stochseg.networks.sharing import shared_copy
 from stochseg.plugins import Registry
 
 Engine = Callable[[StochasticSegmenter], StochasticSegmenter]

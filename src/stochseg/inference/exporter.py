@@ -18,9 +18,10 @@ from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.calls import Call
 from stochseg.inference.engines import eager
-from stochseg.inference.graphs import make_graph, output_names, shared_copy
+from stochseg.inference.graphs import make_graph, output_names
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import CONFIG, read_json, write_description
+from stochseg.networks.sharing import shared_copy
 
 FORMAT = "stochseg-export"
 VERSION = 1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +18,9 @@ from stochseg.inference.calls import Call
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-M = TypeVar("M", bound=nn.Module)
-
 TOLERANCE = 1e-3
 """Largest difference between a graph and its module, relative to the largest value: far above rounding errors, far
 below the difference of a wrong graph."""
-
-
-def shared_copy(module: M) -> M:
-    """A copy with modules of its own, so that their mode and `forward` may change, over the same weights."""
-    weights = {id(x): x for x in chain(module.parameters(), module.buffers())}
-    return copy.deepcopy(module, weights)
 
 
 class _TensorFunction(nn.Module):

@@ -25,6 +25,7 @@ from stochseg.inference.result_folder import write_result
 from stochseg.inference.sources import FORMAT, Source, find_sources
 from stochseg.inference.writers import Prediction
 from stochseg.models import StochasticSegmenter
+from stochseg.models.sampling import SamplingOptions
 
 VERSION = 1
 AT_ONCE = 64 * 128 * 128
@@ -85,7 +86,7 @@ def predict(
         tell(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
         tell(Outcome(where, "failed", problem=problem))
-    for jobs in _batches(_jobs(found.sources, out, plan, overwrite, tell), plan.options.samples):
+    for jobs in _batches(_jobs(found.sources, out, plan, overwrite, tell), plan.options.n):
         problem = _attempt(lambda jobs=jobs: _sample(jobs, plan, advance))
         for job in jobs:
             folder = out / job.source.name
@@ -180,7 +181,7 @@ def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -
     """Draw all samples of these inputs, `_slices_at_once` slices a call."""
     options, images = plan.options, jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
     s, _, h, w = images.shape
-    n, classes = options.samples, plan.model.num_classes
+    n, classes = options.n, plan.model.num_classes
     model, step = plan.model_for(h, w), _slices_at_once(jobs[0], n)
     labels = np.empty((s, n, h, w), label_type(classes))
     mean, weights = np.empty((s, classes, h, w), np.float32), np.empty((s, n), np.float32)
@@ -191,7 +192,8 @@ def _sample(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -
         def report(done: int, calls: int, part: slice = part) -> None:
             advance(len(jobs) * (part.start + (part.stop - part.start) * done / calls) / s)
 
-        drawn = model.sample(images[part], n, seed=options.seed, progress=report, **options.sampling)
+        sampling = options.model_dump(include=set(SamplingOptions.model_fields))
+        drawn = model.sample(images[part], progress=report, **sampling)
         for array, tensor in ((labels, drawn.labels), (mean, drawn.mean), (weights, drawn.weights)):
             array[part] = tensor.cpu().numpy()
         evaluations = drawn.evaluations

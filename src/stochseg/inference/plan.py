@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SamplingOptions
+from stochseg.models.sampling import SamplingOptions
 
 TILE = 512
 """Images of more pixels a side are cut into windows, if the model can be tiled."""
@@ -19,15 +17,9 @@ WHOLE = 2048 * 2048
 """Pixels of the largest image that a model sees at once, if it cannot be tiled."""
 
 
-class Options(Config):
-    """How to predict; what is None is the model's or the input's own."""
+class Options(SamplingOptions):
+    """How to predict; None stands for the default of the model or of the input."""
 
-    samples: int = Field(16, ge=1, description="label maps to sample per image")
-    steps: int | None = Field(None, ge=1, description="denoising steps per sample")
-    sampler: str | None = None
-    grid: str | None = Field(None, description="which diffusion steps are taken: even, trailing, entropy")
-    noise: str | None = Field(None, description="independent, or latin: the samples of an image are stratified")
-    seed: int = Field(0, ge=0)
     engine: str = Field("eager", description="inference backend")
     tile: int | None = Field(
         None, ge=0, description=f"windows of so many pixels a side; None: {TILE} where the model can be tiled; 0: never"
@@ -36,17 +28,12 @@ class Options(Config):
     axis: int | None = Field(None, ge=0, le=2, description="axis along which NIfTI volumes are cut into slices")
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """What of it the model's `sample` takes."""
-        return self.model_dump(include={"steps", "sampler", "grid", "noise"})
-
 
 class Plan:
     """The model as the options want it: with its engine, and in windows for large images."""
 
     def __init__(self, model: StochasticSegmenter, options: Options, origin: str = ""):
-        model.check_options(SamplingOptions(**options.sampling))
+        model.check_options(options)
         self.options, self.origin = options, origin
         self.digest = _digest(model)
         if options.engine != "eager":

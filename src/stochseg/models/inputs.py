@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.data.readers import Tree
+from stochseg.data.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
@@ -28,11 +28,11 @@ def prepare_images(image: Any, info: DatasetInfo) -> Tensor:
     """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized."""
     if isinstance(image, Tensor):
         batch = image.float() if image.is_floating_point() else image  # float64 may hold values beyond float32
-    elif isinstance(image, (list, tuple)) and not all(np.isscalar(part) for part in image):
+    elif isinstance(image, (list, tuple)):
         return _prepare_list(image, info)
     else:
         raw = np.ascontiguousarray(_raw_batch(image, info.image_channels).astype(np.float32))
-        batch = info.normalization(torch.from_numpy(raw).permute(0, 3, 1, 2))
+        batch = torch.cat([info.normalization(one.permute(2, 0, 1))[None] for one in torch.from_numpy(raw)])
     check_images(batch, info.image_channels)
     return batch
 
@@ -58,7 +58,7 @@ def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
         raw = np.asarray(image)
     except (ValueError, TypeError):  # nested sequences of unequal lengths
         raise UserError(f"image: expected {ACCEPTED}; got {type(image).__name__}") from None
-    if raw.ndim == 3 and raw.shape[-1] != channels == 1:
+    if channels == 1 and raw.ndim == 3 and raw.shape[-1] not in (1, 3, 4):  # 3 and 4 are color images
         raw = raw[..., None]  # a batch of gray images
     elif raw.ndim in (2, 3):
         raw = (raw[..., None] if raw.ndim == 2 else raw)[None]

@@ -39,14 +39,14 @@ def register_family(prefix: str) -> Callable[[F], F]:
     return add
 
 
-def known(name: object) -> bool:
+def is_registered(name: object) -> bool:
     """Whether this is the name of a model, or begins as one of a family does."""
     return isinstance(name, str) and (name in MODELS or (":" in name and name.partition(":")[0] in FAMILIES))
 
 
 def find_class(name: object, where: str = "") -> type[StochasticSegmenter]:
     """The class of a model by its name; `where` says in the error where the name stood."""
-    if isinstance(name, str) and known(name):
+    if isinstance(name, str) and is_registered(name):
         return MODELS[name] if name in MODELS else FAMILIES[name.partition(":")[0]](name)
     raise unknown_name(f"model{where}", name, [*MODELS, *(f"{prefix}:..." for prefix in FAMILIES)])
 

@@ -79,6 +79,6 @@ def evaluation_page(result: Evaluation, folder: Path, *, samples: Path, curve: P
     return write_page(
         folder / "index.html",
         f"{s['model']} on {s['data']}",
-        f"{s['images']} images, {s['samples']} samples each, {result.calls} a sample.",
+        f"{s['images']} images, {s['n']} samples each, {result.calls} a sample.",
         [*pictures, numbers],
     )

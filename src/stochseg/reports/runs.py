@@ -16,11 +16,11 @@ from stochseg._version import __version__
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.evaluator import Evaluation, evaluate, for_model, metric_rows, steps_curve
+from stochseg.evaluation.evaluator import Evaluation, evaluate, evaluations_curve, for_model, metric_rows
 from stochseg.metrics import CalibrationBins, diversity, foreground_bins, without_void
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SamplingOptions
 from stochseg.models.io import read_json
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import curves
 from stochseg.plotting.output import embed_plot
 from stochseg.plotting.pictures import image_to_rgb
@@ -113,12 +113,10 @@ def report_run(
     out: Path,
     facts: RunFacts,
     *,
-    samples: int = 32,
+    options: SamplingOptions = SamplingOptions(n=32),
     limit: int | None = 200,
     curve: Sequence[int] | None = None,
     curve_images: int = 20,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
     spacing: tuple[float, float] | None = None,
     questions: Sequence[Question] = (),
     progress: Callable[[str, int, int], None] | None = None,
@@ -126,10 +124,9 @@ def report_run(
     """Evaluate the model and write a page about it.
 
     Every number and plot is of one set of samples, but for the curve, which needs draws of its own. curve: numbers of
-    network evaluations a sample, on `curve_images` of the images; None: usual ones, if the model has steps; empty:
-    none. options: steps, sampler, grid and noise. spacing: millimeters a pixel of data that does not state it.
+    network evaluations per sample, on `curve_images` of the images; None: usual ones, if the model has a choice; empty:
+    none. spacing: millimeters a pixel of data that does not state it.
     """
-    options = dict(options or {})
     points = _points(model, curve, options)
     tell = progress or (lambda *_: None)
     if questions and len(data) > 0:
@@ -138,19 +135,17 @@ def report_run(
     result = evaluate(
         model,
         data,
-        samples=samples,
-        seed=seed,
+        options=options,
         limit=limit,
         keep=0,
         each=seen,
         progress=lambda done, total: tell("sampling", done, total),
-        **options,
     )
     sections = [_numbers(result, facts)]
     cases = _cases(result)
     images = []
     for done, (kind, i) in enumerate(cases, start=1):
-        images.append((kind, i, _draw(model, data, seen.index[i], samples, seed, options, spacing, questions)))
+        images.append((kind, i, _draw(model, data, seen.index[i], options, spacing, questions)))
         tell("cases", done, len(cases))
     sections.append(_calibration(result, seen))
     sections.append(_disagreement(result, seen))
@@ -162,7 +157,7 @@ def report_run(
         )
         sections.append(Section("Known truth", text, pictures=[_wide(plot, "Sampled against true frequency.")]))
     if points:
-        sections.append(_curve(model, data, seen, result, points, curve_images, samples, seed, options, tell))
+        sections.append(_curve(model, data, seen, result, points, curve_images, options, tell))
     for number_, (kind, i, image) in enumerate(images, start=1):
         sections.append(image.section(f"{kind}: {image.name}", _scores(result, seen, i), f"case-{number_}"))
     sections.insert(1, _contents(images, result, seen))
@@ -173,25 +168,23 @@ def report_run(
     write_page(
         out,
         f"{facts.title}: samples against raters",
-        f"{s['model']} on {s['images']} of {len(data)} images of {s['data']}, {s['samples']} samples each, "
+        f"{s['model']} on {s['images']} of {len(data)} images of {s['data']}, {s['n']} samples each, "
         f"{result.calls} a sample. A good model draws what the raters draw, as often as they do.",
         sections,
-        f"Written by stochseg {__version__}, torch {s['torch']}, seed {seed}, on {s['device']}. Research software: not "
-        "a medical device.",
+        f"Written by stochseg {__version__}, torch {s['torch']}, seed {s['seed']}, on {s['device']}. Research "
+        "software: not a medical device.",
     )
     return result
 
 
-def _points(model: StochasticSegmenter, curve: Sequence[int] | None, options: Mapping[str, Any]) -> list[int]:
-    """The steps of the curve; those that were asked for must be possible."""
-    has_steps = "steps" in type(model.config).model_fields
+def _points(model: StochasticSegmenter, curve: Sequence[int] | None, options: SamplingOptions) -> list[int]:
+    """Numbers of evaluations of the curve; those that were asked for must be possible."""
+    has_choice = "evaluations" in model.sampling_choices
     if curve:
-        if not has_steps:
-            raise UserError(f"model {model.name!r} has no steps to vary; leave the curve out with --curve none")
         for count in curve:
-            model.check_options(SamplingOptions(**{**options, "steps": count}))
-    most = getattr(model.config, "num_timesteps", None) or max(CURVE)
-    usual = [count for count in CURVE if count <= most] if has_steps else []
+            model.check_options(options.model_copy(update={"evaluations": count}))
+    most = model.max_evaluations or max(CURVE)
+    usual = [count for count in CURVE if count <= most] if has_choice else []
     return sorted(set(usual if curve is None else curve))
 
 
@@ -288,23 +281,21 @@ def _curve(
     result: Evaluation,
     points: Sequence[int],
     images: int,
-    samples: int,
-    seed: int,
-    options: Mapping[str, Any],
+    options: SamplingOptions,
     tell: Callable[[str, int, int], None],
 ) -> Section:
     """Quality against steps. The point of the model's own steps costs nothing: those samples are there."""
     place = spread(len(seen.index), images)
     part = Chosen(data, [seen.index[i] for i in place])
     own = round(result.metrics["evaluations_per_sample"])
+    samples = options.n
     keys = (f"ged_{samples}", f"hm_iou_{samples}")
     curve = {own: {key: float(np.mean([result.images[i][key] for i in place])) for key in keys}}
-    others = {name: value for name, value in options.items() if name != "steps"}
     for done, count in enumerate(points, start=1):
         if count != own:
-            curve |= steps_curve(model, part, [count], samples=samples, seed=seed, **others)
+            curve |= evaluations_curve(model, part, [count], options=options)
         tell("steps", done, len(points))
-    name = options.get("sampler") or getattr(model.config, "sampler", model.name)
+    name = options.sampler or model.default_sampling().sampler or model.name
     rows = [[str(count), *(f"{curve[count][key]:.4f}" for key in keys)] for count in sorted(curve)]
     text = (
         f"On {len(part)} of the images. More network evaluations cost proportionally more time; beyond the point where "
@@ -343,15 +334,14 @@ def _draw(
     model: StochasticSegmenter,
     data: SegmentationData,
     index: int,
-    samples: int,
-    seed: int,
-    options: Mapping[str, Any],
+    options: SamplingOptions,
     spacing: tuple[float, float] | None,
     questions: Sequence[Question],
 ) -> ImageReport:
     """The samples of one image again: they depend on the seed, the image and their number, so they are the same."""
     example = data[index].rated(data.info.ignore)
-    drawn = model.sample(for_model(example.image, data.info, model.info)[None], samples, seed=seed, **options).to("cpu")
+    image = for_model(example.image, data.info, model.info)[None]
+    drawn = model.sample(image, **options.model_dump()).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(drawn.labels, batch.raters, batch.mask)
     drawn = replace(drawn, labels=labels)
@@ -381,7 +371,7 @@ def _check_questions(
 
 
 def _contents(images: Sequence[tuple[str, int, ImageReport]], result: Evaluation, seen: Collector) -> Section:
-    n = result.settings["samples"]
+    n = result.settings["n"]
     rows = []
     for kind, i, image in images:
         row = result.images[i]
@@ -397,7 +387,7 @@ def _contents(images: Sequence[tuple[str, int, ImageReport]], result: Evaluation
 
 
 def _scores(result: Evaluation, seen: Collector, i: int) -> str:
-    row, n = result.images[i], result.settings["samples"]
+    row, n = result.images[i], result.settings["n"]
     theirs = seen.disagreement[i]
     raters = "" if np.isnan(theirs) else f"; two raters differ by {theirs:.3f}"
     return (

@@ -27,9 +27,9 @@ from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SamplingOptions
 from stochseg.models.io import load, save
 from stochseg.models.registry import build
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import TrainConfig, read_config, write_config
@@ -155,7 +155,7 @@ class _Run:
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
         self.progress = Progress()
         self.amp = Precision(config.precision, processes.device)
-        self.model.check_options(SamplingOptions(config.validation.steps))
+        self.model.check_options(SamplingOptions(evaluations=config.validation.steps))
 
     def _validation_images(self) -> list[int]:
         """Those to validate on: evenly spread, without such as no rater labelled."""
@@ -173,7 +173,7 @@ class _Run:
         return chosen
 
     def _start_from(self, source: StochasticSegmenter) -> None:
-        fresh = self.model.adopt(source)
+        fresh = self.model.load_matching_weights(source)
         if self.processes.is_main:
             total = len(self.model.state_dict())
             text = f"weights of {self.config.start_from}: {total - len(fresh)} of {total} tensors taken"
@@ -287,7 +287,7 @@ class _Run:
         score, rows = 0.0, []
         for i in self.val_images[self.processes.rank :: self.processes.world]:
             example = self.val_data[i].rated(model.info.ignore)
-            samples = model.sample(example.image[None], config.samples, seed=0, steps=config.steps).to("cpu")
+            samples = model.sample(example.image[None], config.samples, evaluations=config.steps).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
@@ -311,7 +311,7 @@ class _Run:
             model = load(self.out / "best", device=self.processes.device)
             before = model.config
             chosen = spread(len(self.val_data), self.config.validation.settle)
-            model.settle([self.val_data[i].image[None] for i in chosen])
+            model.calibrate_sampling([self.val_data[i].image[None] for i in chosen])
             if model.config != before:
                 save(model, self.out / "best")
 

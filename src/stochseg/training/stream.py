@@ -14,7 +14,7 @@ import torch
 
 from stochseg.data import AUGMENTATIONS, SegmentationData
 from stochseg.errors import UserError, unknown_name
-from stochseg.models.base import Key
+from stochseg.models.sampling import Key
 from stochseg.types import Batch
 
 # What a random stream is for: the first number after the seed in its key.

@@ -119,14 +119,14 @@ def test_training_sees_its_own_estimate_as_often_as_asked(watched, share):
 
 def test_sampling_hands_each_step_the_estimate_of_the_one_before(watched):
     model, calls = watched()
-    model.sample(torch.zeros(1, 1, 2, 2), 3, steps=4)
+    model.sample(torch.zeros(1, 1, 2, 2), 3, evaluations=4)
     assert [maps[:, 1].unique().tolist() for maps, _, _ in calls] == [[0.0], [0.25], [0.25], [0.25]]
 
 
 def test_without_self_conditioning_sampling_hands_on_nothing(watched):
     """Weights for an estimate that training never showed are random."""
     model, calls = watched(self_conditioning=0.0)
-    model.sample(torch.zeros(1, 1, 2, 2), 3, steps=4)
+    model.sample(torch.zeros(1, 1, 2, 2), 3, evaluations=4)
     assert [maps[:, 1].unique().tolist() for maps, _, _ in calls] == [[0.0]] * 4
 
 

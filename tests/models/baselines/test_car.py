@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from stochseg.core import SeededNoise, draw_normal
 from stochseg.models import create
-from stochseg.models.base import pick_raters
 from stochseg.models.baselines.car import PatchDiscriminator
+from stochseg.models.raters import pick_raters
 from tests.support.readings import two_readings
 
 TINY = {"base": 8, "multipliers": [1], "blocks": 1, "attention": [], "patch_width": 8, "patch_levels": 2}

@@ -194,7 +194,7 @@ def test_the_image_is_read_once_and_the_flow_runs_a_pass_a_step():
     model, passes = flow_ssn(), {"image": [], "flow": []}
     model.image_unet.register_forward_hook(lambda *call: passes["image"].append(len(call[1][0])))
     model.flow_unet.register_forward_hook(lambda *call: passes["flow"].append(len(call[1][0])))
-    out = model.sample(torch.rand(2, 1, 8, 8), 5, steps=3)
+    out = model.sample(torch.rand(2, 1, 8, 8), 5, evaluations=3)
     assert passes == {"image": [2], "flow": [10, 10, 10]}
     assert out.evaluations == 3
     assert model.sample(torch.rand(1, 1, 8, 8), 1).evaluations == 10
@@ -204,8 +204,8 @@ def test_the_image_is_read_once_and_the_flow_runs_a_pass_a_step():
 def test_chunks_change_nothing_and_progress_reaches_its_total(sampler):
     image = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
     seen = []
-    whole = flow_ssn(chunk=64, sampler=sampler).sample(image, 5, steps=2)
-    parts = flow_ssn(chunk=1).sample(image, 5, steps=2, sampler=sampler, progress=lambda *now: seen.append(now))
+    whole = flow_ssn(chunk=64, sampler=sampler).sample(image, 5, evaluations=2)
+    parts = flow_ssn(chunk=1).sample(image, 5, evaluations=2, sampler=sampler, progress=lambda *now: seen.append(now))
     assert (whole.labels != parts.labels).float().mean() <= 1e-3
     torch.testing.assert_close(whole.mean, parts.mean, atol=1e-3, rtol=0)
     assert seen == [(i + 1, 6) for i in range(6)]
@@ -217,8 +217,8 @@ def test_wrong_options_are_answered_with_the_known_ones():
         model.sample(image, 1, sampler="sticky")
     with pytest.raises(UserError, match="unknown grid 'odd'; known: early, even"):
         model.sample(image, 1, grid="odd")
-    with pytest.raises(UserError, match="steps must be at least 1, got 0"):
-        model.sample(image, 1, steps=0)
+    with pytest.raises(UserError, match="evaluations.*1.*got 0"):
+        model.sample(image, 1, evaluations=0)
     with pytest.raises(UserError, match="unknown sampler 'nope'"):
         flow_ssn(sampler="nope")
 
@@ -240,6 +240,6 @@ def test_two_readings_of_an_image_are_sampled_with_their_frequencies():
         optimizer.zero_grad()
         model(image, labels, keys=[(step, i) for i in range(10)])["loss"].backward()
         optimizer.step()
-    share = model.sample(image[:1], 200, steps=20).labels[0].float().mean((1, 2))
+    share = model.sample(image[:1], 200, evaluations=20).labels[0].float().mean((1, 2))
     assert ((share < 0.02) | (share > 0.98)).float().mean() > 0.9, "a sample is one reading, not a mixture of pixels"
     assert 0.18 < (share > 0.5).float().mean() < 0.42

@@ -111,14 +111,16 @@ def test_raster_and_settled_sweeps_are_the_slow_way(classes):
 
 def test_every_sampler_can_be_asked_for():
     model, image = pixelseg(3), torch.rand(1, 1, 6, 6)
-    calls = {name: model.sample(image, 3, steps=2, sampler=name).evaluations for name in ("raster", "sweeps", "gibbs")}
+    calls = {
+        name: model.sample(image, 3, evaluations=2, sampler=name).evaluations for name in ("raster", "sweeps", "gibbs")
+    }
     assert calls == {"raster": 10, "sweeps": 3, "gibbs": 3}
     with pytest.raises(UserError, match=r"unknown sampler 'euler'.*known: gibbs, raster, sweeps"):
         model.sample(image, 1, sampler="euler")
     with pytest.raises(UserError, match="unknown sampler"):
         pixelseg(sampler="ancestral")
-    with pytest.raises(UserError, match="steps.*at least 1, got 0"):
-        model.sample(image, 1, steps=0)
+    with pytest.raises(UserError, match="evaluations.*1.*got 0"):
+        model.sample(image, 1, evaluations=0)
     with pytest.raises(UserError, match="odd number"):
         pixelseg(pixel_kernel=4)
 

@@ -42,8 +42,8 @@ IMAGE = torch.randn(2, 1, 16, 24, generator=torch.Generator().manual_seed(1))
 
 
 def test_sampling_encodes_each_image_once(model):
-    """5 samples × 4 steps of 2 images, in chunks: one call with both images."""
-    out = model.sample(IMAGE, 5, steps=4)
+    """5 samples × 4 evaluations of 2 images, in chunks: one call with both images."""
+    out = model.sample(IMAGE, 5, evaluations=4)
     assert out.labels.shape == (2, 5, 16, 24)
     assert out.evaluations == 4
     assert model.denoiser.encoder.calls == [2]
