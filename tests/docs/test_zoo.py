@@ -11,6 +11,7 @@ import torch
 
 from stochseg.models import MODELS, create
 from stochseg.models.registry import FAMILIES
+from tests.support.extras import import_or_skip
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "zoo.py"
 SPEC = importlib.util.spec_from_file_location("zoo", FILE)
@@ -32,7 +33,7 @@ SAMPLED = {
 
 
 def test_the_committed_page_is_what_the_generator_gives():
-    pytest.importorskip("segmentation_models_pytorch")
+    import_or_skip("segmentation_models_pytorch")
     assert zoo.PAGE.read_text() == zoo.page(), "run python benchmarks/zoo.py"
 
 

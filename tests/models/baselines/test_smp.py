@@ -11,10 +11,11 @@ import torch
 from stochseg import extras
 from stochseg.errors import UserError
 from stochseg.models import create, load, save
+from tests.support.extras import import_or_skip
 
 extras.repair_torchvision()
-timm = pytest.importorskip("timm")
-smp = pytest.importorskip("segmentation_models_pytorch")
+timm = import_or_skip("timm")
+smp = import_or_skip("segmentation_models_pytorch")
 
 SMALL = {"encoder_depth": 2, "decoder_channels": (8, 8)}
 

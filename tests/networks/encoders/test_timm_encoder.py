@@ -16,9 +16,10 @@ from stochseg.models import create, load, save
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.loop import moving_average
 from tests.support.encoders import CNN, UNET, VIT, encoder, image, info
+from tests.support.extras import import_or_skip
 
 repair_torchvision()
-timm = pytest.importorskip("timm")
+timm = import_or_skip("timm")
 
 DINO = "timm:vit_small_patch8_224.dino"
 MEAN, STD = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
