@@ -113,11 +113,9 @@ def card(name: str, subject: object) -> Card:
 
 
 def passes(model: StochasticSegmenter) -> int:
-    """Calls of the network that a sample makes by default, at the most."""
-    config = model.config
-    if hasattr(config, "sweeps"):
-        return config.sweeps + 1  # and one for the full resolution
-    return getattr(config, "steps", None) or getattr(config, "num_timesteps", 1)
+    """Network evaluations per sample by default, at most."""
+    extra = 1 if model.name == "pixelseg" else 0  # the step to the full resolution
+    return (model.default_sampling().evaluations or 1) + extra
 
 
 def classes(name: str) -> str:

@@ -23,9 +23,9 @@ UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 # Of every kind of sampling one model, small, with a number of passes of its own.
 SAMPLED = {
     "ccdm": {**UNET, "num_timesteps": 7},
-    "ccdm-fast": {"tower": [4], "light": [4], "steps": 3},
+    "ccdm-fast": {"tower": [4], "light": [4], "evaluations": 3},
     "cimd": {**UNET, "ambiguity_channels": [4], "num_timesteps": 5},
-    "flow-ssn": {"image_unet": UNET, "flow_unet": UNET, "steps": 4},
+    "flow-ssn": {"image_unet": UNET, "flow_unet": UNET, "evaluations": 4},
     "pixelseg": {**UNET, "pixel_width": 4, "pixel_layers": 1, "sweeps": 2},
     "prob-unet": {"channels": [4], "convs": 1},
     "unet-ce": UNET,
