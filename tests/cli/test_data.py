@@ -13,7 +13,7 @@ from PIL import Image
 
 from stochseg.data import Store
 from stochseg.data.example import write_example_folder
-from stochseg.data.folder_init import init_folder
+from stochseg.data.folder import init_folder
 from stochseg.evaluation.data_report import report_data
 
 

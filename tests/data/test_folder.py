@@ -1,4 +1,4 @@
-"""A folder of the user's own files as a data set, its import, and its first description."""
+"""Folder data sets: reading, import, and the first description that `init_folder` writes."""
 
 import gzip
 import io
@@ -8,30 +8,27 @@ import pickle
 import shutil
 import zipfile
 
-import nibabel
 import numpy as np
-import pydicom
 import pytest
 import torch
 import yaml
 from PIL import Image
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from stochseg.data import Folder, open_dataset
-from stochseg.data.folder import FolderConfig, find_strays, read_splits
-from stochseg.data.folder_init import init_folder, meaning, split_by_group
+from stochseg.data.folder import FolderConfig, find_strays, init_folder, read_splits
+from stochseg.data.folder.init import guess_classes, split_by_group
 from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 from stochseg.types import Batch
+from tests.support.images import dicom_bytes, nifti_bytes
 
 
 def values(file) -> torch.Tensor:
     return torch.from_numpy(np.array(Image.open(file)).astype(np.int64))
 
 
-def test_examples_hold_what_the_files_hold(folder_root):
+def test_examples_equal_the_files(folder_root):
     example = Folder("train", root=str(folder_root))[0]
     assert example.id == "a"
     torch.testing.assert_close(example.image[0], (values(folder_root / "images/a.png") - 127.5) / 127.5)
@@ -39,7 +36,7 @@ def test_examples_hold_what_the_files_hold(folder_root):
     assert torch.equal(example.raters, torch.stack(raters))
 
 
-def test_a_rater_may_lack_an_image(folder_root):
+def test_rater_may_skip_an_image(folder_root):
     data = Folder("train", root=str(folder_root))
     assert [len(data[i].raters) for i in range(2)] == [2, 1]
     batch = Batch.collate([data[0], data[1]], data.info.ignore)
@@ -49,7 +46,7 @@ def test_a_rater_may_lack_an_image(folder_root):
         assert batch.mask[image, :raters, 1:].all()
 
 
-def test_palette_labels_are_read_as_indices(folder_root):
+def test_labels_of_palette_files_are_their_indices(folder_root):
     file = folder_root / "labels/anna/a.png"
     picture = Image.fromarray(np.array(Image.open(file)), mode="P")
     picture.putpalette([value // 2 for value in range(256) for _ in "rgb"])
@@ -64,7 +61,7 @@ def color(root):
     (root / "dataset.yaml").write_text(yaml.safe_dump({**info, "image_channels": 3}))
 
 
-def test_palette_images_are_read_as_colors(folder_root):
+def test_images_of_palette_files_are_their_colors(folder_root):
     color(folder_root)
     indices = np.random.default_rng(0).integers(0, 2, (8, 8), dtype=np.uint8)
     picture = Image.fromarray(indices, mode="P")
@@ -98,41 +95,24 @@ def describe(root, **changes):
 
 
 def replace(root, name: str, content: bytes):
-    """The file under another extension: `name` is its path below the root."""
+    """Replace a file by one of another extension; `name` is its path below the root."""
     path = root / name
     for old in path.parent.glob(f"{path.name.split('.')[0]}.*"):
         old.unlink()
     path.write_bytes(content)
 
 
-def dicom(array: np.ndarray) -> bytes:
-    meta = FileMetaDataset()
-    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, CTImageStorage
-    meta.MediaStorageSOPInstanceUID = "1.2.3"
-    file = pydicom.Dataset()
-    file.file_meta = meta
-    file.SOPClassUID, file.SOPInstanceUID = CTImageStorage, "1.2.3"
-    file.Rows, file.Columns = array.shape
-    file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
-    file.BitsAllocated, file.BitsStored, file.HighBit, file.PixelRepresentation = 16, 16, 15, 0
-    file.RescaleSlope, file.RescaleIntercept, file.PixelSpacing = 1, -1024, [0.7, 0.6]
-    file.PixelData = array.astype("<u2").tobytes()
-    out = io.BytesIO()
-    pydicom.dcmwrite(out, file, enforce_file_format=True)
-    return out.getvalue()
-
-
 def nifti(array: np.ndarray) -> bytes:
-    """As programs write it: x, the width, is the first axis."""
-    image = nibabel.Nifti1Image(array.T, np.eye(4))
-    image.header.set_zooms((0.6, 0.7))
-    return gzip.compress(image.to_bytes())
+    """A slice "h w" as programs write it, compressed: x, the width, is the first axis."""
+    return gzip.compress(nifti_bytes(array.T, (0.6, 0.7)))
 
 
 @pytest.mark.parametrize("form", ["nii.gz", "dcm"])
-def test_medical_images_bring_their_spacing(folder_root, form):
+def test_medical_images_state_their_spacing(folder_root, form):
     units = np.random.default_rng(1).integers(-1000, 1000, (8, 8)).astype(np.int16)
-    content = nifti(units) if form == "nii.gz" else dicom(units.astype(int) + 1024)
+    stored = (units.astype(int) + 1024).astype(np.uint16)
+    tags = {"RescaleSlope": 1, "RescaleIntercept": -1024, "PixelSpacing": [0.7, 0.6]}
+    content = nifti(units) if form == "nii.gz" else dicom_bytes(stored, **tags)
     replace(folder_root, f"images/a.{form}", content)
     before = values(folder_root / "labels/anna/a.png")
     replace(folder_root, "labels/anna/a.nii.gz", nifti(before.numpy().astype(np.float64)))
@@ -157,7 +137,7 @@ def test_jpeg_and_tiff_images(folder_root):
 
 
 def test_colors_are_mapped_through_the_palette(folder_root):
-    """A color beside the palette is given a class, or made void, by `values`."""
+    """`values` gives a color outside the palette a class, or makes it void."""
     before = Folder("train", root=str(folder_root))[0].raters
     table = np.array([[0, 0, 0], [255, 128, 0], *[[0, 0, 0]] * 253, [10, 20, 30]], np.uint8)
     Image.fromarray(table[before[0].numpy()]).save(folder_root / "labels/anna/a.png")
@@ -175,7 +155,14 @@ def test_values_are_mapped(folder_root):
     assert labels[0].flatten()[:4].tolist() == [2, 0, 1, 2]
 
 
-def test_the_group_is_found_in_the_name(folder_root):
+def test_old_keys_are_read(folder_root):
+    describe(folder_root, licence="CC0", normalisation={"mean": [10.0], "std": [5.0]})
+    data = Folder("val", root=str(folder_root))
+    assert data.info.normalization.mean == (10.0,)
+    assert plan_import("folder", folder_root).provenance.license == "CC0"
+
+
+def test_group_is_found_in_the_name(folder_root):
     for old, new in {"a": "p1_s1", "b": "p1_s2", "c": "p2_s1", "d": "p3_s1"}.items():
         for file in folder_root.rglob(f"{old}.png"):
             file.rename(file.with_name(f"{new}.png"))
@@ -195,7 +182,7 @@ def packed(root):
 
 
 @pytest.mark.parametrize("form", ["folder", "zip"])
-def test_an_import_holds_what_the_folder_holds(folder_root, tmp_path, form):
+def test_import_equals_the_folder(folder_root, tmp_path, form):
     describe(folder_root, license="CC0", citation="nobody")
     units = np.random.default_rng(1).integers(-1000, 1000, (8, 8)).astype(np.int16)
     replace(folder_root, "images/a.nii.gz", nifti(units))
@@ -213,7 +200,7 @@ def test_an_import_holds_what_the_folder_holds(folder_root, tmp_path, form):
     assert (stored.provenance.license, stored.provenance.citation) == ("CC0", "nobody")
 
 
-def test_it_can_be_sent_to_workers(folder_root):
+def test_folder_can_be_pickled(folder_root):
     data = Folder("train", root=str(folder_root))
     assert torch.equal(pickle.loads(pickle.dumps(data))[1].raters, data[1].raters)
 
@@ -223,7 +210,7 @@ def test_it_can_be_sent_to_workers(folder_root):
 
 @pytest.fixture
 def plain(folder_root):
-    """The folder before anybody described it."""
+    """The folder without dataset.yaml and splits.json."""
     for name in ("dataset.yaml", "splits.json"):
         (folder_root / name).unlink()
     return folder_root
@@ -234,7 +221,7 @@ def relabel(root, table):
         Image.fromarray(np.array(table, np.uint8)[(np.arange(64).reshape(8, 8) + i) % len(table)]).save(file)
 
 
-def test_init_writes_what_can_be_read_at_once(plain):
+def test_init_writes_a_readable_description(plain):
     config = init_folder(plain)
     assert (config.num_classes, config.ignore, config.values, config.image_channels) == (2, 255, {}, 1)
     assert (config.normalization.mean, config.normalization.std) == ((127.5,), (127.5,))
@@ -268,7 +255,7 @@ def test_init_maps_masks_of_0_and_255(plain):
     assert set(Folder("train", root=str(plain))[0].raters.unique().tolist()) == {0, 1}
 
 
-def test_init_takes_colors_as_the_palette(plain):
+def test_init_uses_colors_as_the_palette(plain):
     for file in (plain / "labels").rglob("*.png"):
         Image.fromarray(np.array([[255, 0, 0], [0, 0, 0]], np.uint8)[np.arange(64).reshape(8, 8) % 2]).save(file)
     config = init_folder(plain)
@@ -289,13 +276,13 @@ def test_init_takes_colors_as_the_palette(plain):
         ({-1, 0, 1}, (2, 255, {0: 0, 1: 1, -1: 255})),
     ],
 )
-def test_the_meaning_of_label_values(found, expected):
-    assert meaning(found) == expected
+def test_guess_classes(found, expected):
+    assert guess_classes(found) == expected
 
 
-def test_init_never_overwrites_and_splits_anew_by_group(plain):
+def test_init_never_overwrites_and_splits_by_group(plain):
     init_folder(plain)
-    with pytest.raises(UserError, match=r"exist and are not overwritten; delete the one to be made anew"):
+    with pytest.raises(UserError, match=r"dataset\.yaml and splits\.json exist"):
         init_folder(plain)
     describe(plain, group="^([ab]|.)", class_names=["nothing", "thing"])
     kept = (plain / "dataset.yaml").read_text()
@@ -323,8 +310,8 @@ def test_splits_keep_patients_together_and_none_empty(count):
         assert [len(g) / count for g in groups] == pytest.approx([0.7, 0.15, 0.15], abs=0.05)
 
 
-def test_what_is_not_used_is_told(folder_root):
-    """A rater whose files are misnamed would be lost without a word, and so would images that came later."""
+def test_unused_files_are_reported(folder_root):
+    """Otherwise misnamed label maps, and images added later, would be ignored silently."""
     assert find_strays(folder_root) == []
     rater = sorted((folder_root / "labels").iterdir())[0]
     file = sorted(rater.iterdir())[0]
@@ -333,8 +320,8 @@ def test_what_is_not_used_is_told(folder_root):
     left = splits["val"].pop()
     (folder_root / "splits.json").write_text(json.dumps(splits))
     lost, unused = find_strays(folder_root)
-    assert f"1 label map(s) of rater {rater.name!r} have no image of the same name" in lost
-    assert f"the first {left!r}" in unused
+    assert f"1 label map(s) of rater {rater.name!r}" in lost
+    assert repr(left) in unused
     (folder_root / "splits.json").write_text("{}")
     with pytest.raises(UserError, match="splits.json: expected"):
         find_strays(folder_root)
@@ -347,7 +334,7 @@ def test_links_to_folders_are_followed(folder_root, tmp_path):
     assert len(Folder("train", root=str(folder_root))) > 0
 
 
-def test_an_import_goes_on_only_if_the_files_are_the_same(folder_root):
+def test_fingerprint_depends_on_the_files(folder_root):
     before = plan_import("folder", folder_root).fingerprint()
     assert plan_import("folder", folder_root).fingerprint() == before
     file = next((folder_root / "labels").rglob("*.png"))

@@ -9,15 +9,13 @@ import zlib
 
 import nibabel
 import numpy as np
-import pydicom
 import pytest
 import tifffile
 from PIL import Image
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
-from stochseg.data.trees import Tree
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
+from tests.support.images import dicom_bytes, nifti_bytes
 
 RNG = np.random.default_rng(0)
 
@@ -38,7 +36,7 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def deep_color_png() -> bytes:
-    """16 bits a channel in color, which Pillow cannot write."""
+    """A color PNG with 16 bits per channel, which Pillow cannot write."""
     head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0))
     rows = zlib.compress(b"".join(b"\0" + bytes(12) for _ in range(2)))
     return b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
@@ -51,39 +49,11 @@ def tiff(array: np.ndarray, **options) -> bytes:
     return file.getvalue()
 
 
-def nifti(array, zooms, units="mm", kind=nibabel.Nifti1Image) -> bytes:
-    image = kind(array, np.eye(4))
-    image.header.set_zooms(zooms)
-    image.header.set_xyzt_units(units)
-    return image.to_bytes()
-
-
-def dicom(array: np.ndarray | None, **tags) -> bytes:
-    meta = FileMetaDataset()
-    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, CTImageStorage
-    meta.MediaStorageSOPInstanceUID = "1.2.3"
-    file = pydicom.Dataset()
-    file.file_meta = meta
-    file.SOPClassUID, file.SOPInstanceUID = CTImageStorage, "1.2.3"
-    if array is not None:
-        file.Rows, file.Columns = array.shape[-2:]
-        file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
-        file.BitsAllocated = file.BitsStored = array.itemsize * 8
-        file.HighBit = file.BitsStored - 1
-        file.PixelRepresentation = int(array.dtype.kind == "i")
-        file.PixelData = array.tobytes()
-    for key, value in tags.items():
-        setattr(file, key, value)
-    out = io.BytesIO()
-    pydicom.dcmwrite(out, file, enforce_file_format=True)
-    return out.getvalue()
-
-
 # ---------------------------------------------------------------------- pictures
 
 
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_deflate"])
-def test_sixteen_bit_grey_tiff(tmp_path, compression):
+def test_sixteen_bit_gray_tiff(tmp_path, compression):
     array = RNG.integers(0, 65536, (7, 5), dtype=np.uint16)
     got = picture(tmp_path, "a.tif", saved(array, "TIFF", compression=compression)).values
     assert got.dtype == np.uint16
@@ -125,7 +95,7 @@ def test_channels_of_a_planar_tiff_come_last(tmp_path):
     np.testing.assert_array_equal(got, np.moveaxis(array, 0, -1))
 
 
-def test_a_palette_means_colors_in_an_image_and_indices_in_a_label_map(tmp_path):
+def test_palette_gives_colors_of_images_and_indices_of_label_maps(tmp_path):
     indices = RNG.integers(0, 2, (4, 5), dtype=np.uint8)
     image = Image.fromarray(indices, mode="P")
     image.putpalette([10, 20, 30, 200, 0, 0])
@@ -135,7 +105,7 @@ def test_a_palette_means_colors_in_an_image_and_indices_in_a_label_map(tmp_path)
     np.testing.assert_array_equal(tree.labels("a.png"), indices)
 
 
-def test_bilevel_pictures_are_black_and_white_images_or_labels_0_and_1(tmp_path):
+def test_bilevel_pictures_are_images_of_0_and_255_or_labels_of_0_and_1(tmp_path):
     mask = RNG.integers(0, 2, (4, 9)).astype(bool)
     Image.fromarray(mask).save(tmp_path / "a.png")
     np.testing.assert_array_equal(Tree(tmp_path).picture("a.png").values, mask * 255)
@@ -176,29 +146,29 @@ REFUSED = {
     "not an image": ("a.png", lambda: b"hello", r"a\.png.*no known format"),
     "volume": (
         "a.nii.gz",
-        lambda: gzip.compress(nifti(np.zeros((4, 5, 6), np.uint8), (1, 1, 1))),
+        lambda: gzip.compress(nifti_bytes(np.zeros((4, 5, 6), np.uint8), (1, 1, 1))),
         r"a\.nii\.gz.* \(4, 5, 6\).*`group`",
     ),
     "cut gzip": (
         "a.nii.gz",
-        lambda: gzip.compress(nifti(np.zeros((4, 5), np.uint8), (1, 1)))[:-20],
+        lambda: gzip.compress(nifti_bytes(np.zeros((4, 5), np.uint8), (1, 1)))[:-20],
         r"a\.nii\.gz cannot be read",
     ),
-    "cut NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9)), (1, 1))[:-60], r"a\.nii cannot be read"),
-    "complex NIfTI": ("a.nii", lambda: nifti(np.zeros((9, 9), np.complex64), (1, 1)), r"a\.nii.* complex64"),
-    "DICOM without pixels": ("a.dcm", lambda: dicom(None), r"a\.dcm has no pixel data .*expected an image"),
+    "cut NIfTI": ("a.nii", lambda: nifti_bytes(np.zeros((9, 9)), (1, 1))[:-60], r"a\.nii cannot be read"),
+    "complex NIfTI": ("a.nii", lambda: nifti_bytes(np.zeros((9, 9), np.complex64), (1, 1)), r"a\.nii.* complex64"),
+    "DICOM without pixels": ("a.dcm", lambda: dicom_bytes(None), r"a\.dcm has no pixel data .*expected an image"),
     "DICOM frames": (
         "a.dcm",
-        lambda: dicom(np.zeros((3, 4, 4), np.uint8), NumberOfFrames=3),
+        lambda: dicom_bytes(np.zeros((3, 4, 4), np.uint8), NumberOfFrames=3),
         r"a\.dcm.* 3 frames",
     ),
-    "cut DICOM": ("a.dcm", lambda: dicom(np.zeros((32, 32), np.uint16))[:-900], r"a\.dcm.* pixels"),
+    "cut DICOM": ("a.dcm", lambda: dicom_bytes(np.zeros((32, 32), np.uint16))[:-900], r"a\.dcm.* pixels"),
     "no DICOM": ("a.dcm", lambda: b"x" * 400, r"a\.dcm.* DICOM.* mark"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_says_why(tmp_path, case):
+def test_unreadable_file_says_why(tmp_path, case):
     name, content, pattern = REFUSED[case]
     with pytest.raises(UserError, match=pattern):
         picture(tmp_path, name, content())
@@ -209,10 +179,10 @@ def test_what_cannot_be_read_says_why(tmp_path, case):
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 1, 7), (1, 5, 7)])
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
-def test_nifti_slices_lie_with_x_across(tmp_path, shape, kind):
+def test_width_of_nifti_slices_is_their_first_axis(tmp_path, shape, kind):
     array = RNG.integers(-1000, 1000, (5, 7)).astype(np.int16)
     zooms = tuple({5: 0.5, 7: 0.75, 1: 3.0}[length] for length in shape)
-    got = picture(tmp_path, "a.nii", nifti(array.reshape(shape), zooms, kind=kind))
+    got = picture(tmp_path, "a.nii", nifti_bytes(array.reshape(shape), zooms, kind=kind))
     assert got.values.dtype == np.int16
     np.testing.assert_array_equal(got.values, array.T)
     assert got.spacing == pytest.approx((0.75, 0.5))
@@ -220,7 +190,7 @@ def test_nifti_slices_lie_with_x_across(tmp_path, shape, kind):
 
 def test_nifti_units_byte_order_and_packing(tmp_path):
     array = RNG.integers(0, 1000, (5, 7)).astype(">i2")
-    content = nifti(array, (500.0, 750.0), "micron")
+    content = nifti_bytes(array, (500.0, 750.0), "micron")
     got = picture(tmp_path, "a.nii.gz", gzip.compress(content))
     assert got.values.dtype.isnative
     np.testing.assert_array_equal(got.values, array.T)
@@ -229,7 +199,7 @@ def test_nifti_units_byte_order_and_packing(tmp_path):
 
 def test_dicom_gives_hounsfield_units_and_spacing(tmp_path):
     array = RNG.integers(0, 3000, (6, 8)).astype(np.uint16)
-    content = dicom(array, RescaleSlope=1, RescaleIntercept=-1024, PixelSpacing=[0.7, 0.6])
+    content = dicom_bytes(array, RescaleSlope=1, RescaleIntercept=-1024, PixelSpacing=[0.7, 0.6])
     for name in ("a.dcm", "1.2.840.113"):
         got = picture(tmp_path, name, content)
         assert got.values.dtype == np.int16
@@ -237,25 +207,25 @@ def test_dicom_gives_hounsfield_units_and_spacing(tmp_path):
         assert got.spacing == pytest.approx((0.7, 0.6))
 
 
-def test_dicom_with_a_broken_slope_and_without_a_spacing(tmp_path):
+def test_dicom_with_a_fractional_slope_and_without_spacing(tmp_path):
     array = RNG.integers(0, 100, (6, 8)).astype(np.uint16)
-    got = picture(tmp_path, "a.dcm", dicom(array, RescaleSlope="0.5", RescaleIntercept="1"))
+    got = picture(tmp_path, "a.dcm", dicom_bytes(array, RescaleSlope="0.5", RescaleIntercept="1"))
     assert got.values.dtype == np.float32
     np.testing.assert_allclose(got.values, array * 0.5 + 1)
     assert got.spacing is None
 
 
 @pytest.mark.parametrize(("module", "name"), [("nibabel", "a.nii"), ("pydicom", "a.dcm")])
-def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, module, name):
+def test_missing_package_names_the_extra(tmp_path, monkeypatch, module, name):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=rf"{name} needs {module}; install it with: pip install 'stochseg\[medical\]'"):
+    with pytest.raises(UserError, match=rf"{name}.* {module}.*stochseg\[medical\]"):
         picture(tmp_path, name, bytes(400))
 
 
 # ---------------------------------------------------------------------- folders and zips
 
 
-def test_a_zip_reads_as_its_folder_does(tmp_path):
+def test_zip_reads_like_a_folder(tmp_path):
     array = RNG.integers(0, 256, (4, 4), dtype=np.uint8)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("top/a.png", saved(array, "PNG"))
@@ -267,7 +237,7 @@ def test_a_zip_reads_as_its_folder_does(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../evil.png", "a/../../evil.png", "/etc/evil.png", "C:/evil.png", "..\\evil.png"])
-def test_a_zip_whose_names_leave_it_is_refused(tmp_path, name):
+def test_zip_with_names_outside_it_is_refused(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("fine.png", b"")
         out.writestr(name, b"")
@@ -275,29 +245,29 @@ def test_a_zip_whose_names_leave_it_is_refused(tmp_path, name):
         _ = Tree(tmp_path / "a.zip").names
 
 
-def test_a_cut_zip_is_refused(tmp_path):
+def test_cut_zip_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a.png", RNG.bytes(1000))
     (tmp_path / "a.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:500])
-    with pytest.raises(UserError, match=r"a\.zip: expected a folder or a zip file"):
+    with pytest.raises(UserError, match=r"a\.zip.* zip file"):
         Tree(tmp_path / "a.zip")
 
 
-def test_a_zip_with_a_damaged_directory_is_told(tmp_path):
+def test_zip_with_a_damaged_directory_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         for name in ("a.png", "b.png"):
             out.writestr(name, RNG.bytes(1000))
     head, _, tail = (tmp_path / "a.zip").read_bytes().rpartition(b"PK\x01\x02")
     (tmp_path / "a.zip").write_bytes(head + b"PK\x00\x00" + tail)
-    with pytest.raises(UserError, match=r"a\.zip is a damaged zip file \(.*\); copy or download it again"):
+    with pytest.raises(UserError, match=r"a\.zip.* damaged zip file"):
         Tree(tmp_path / "a.zip")
 
 
-def test_a_damaged_zip_entry_is_named(tmp_path):
+def test_damaged_zip_entry_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a.png", RNG.bytes(1000))
     content = bytearray((tmp_path / "a.zip").read_bytes())
     content[300:310] = bytes(10)
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.zip:a\.png cannot be read: Bad CRC"):
+    with pytest.raises(UserError, match=r"a\.zip:a\.png.*CRC"):
         Tree(tmp_path / "a.zip").picture("a.png")

@@ -1,4 +1,4 @@
-"""Mistakes in a folder data set, as they happen when a person makes one."""
+"""Mistakes that users make in a folder data set."""
 
 import json
 import zipfile
@@ -9,17 +9,16 @@ import yaml
 from PIL import Image
 
 from stochseg.data import Folder
-from stochseg.data.folder_init import init_folder
+from stochseg.data.folder import init_folder
 from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import write_store
 from stochseg.errors import UserError
 
 
-def read_all(root):
-    for split in ("train", "val", "test"):
-        data = Folder(split, root=str(root))
-        for i in range(len(data)):
-            data[i]
+def read_all(root) -> int:
+    """Read every example and return their number."""
+    opened = [Folder(split, root=str(root)) for split in ("train", "val", "test")]
+    return len([data[i] for data in opened for i in range(len(data))])
 
 
 def write(root, file, array):
@@ -97,50 +96,50 @@ def not_a_number(root):
 
 
 MISTAKES = {
-    "two files of one name": (
+    "two images of one ID": (
         lambda r: picture(r, "images/a.jpg", "L"),
-        r"images/a\.png and images/a\.jpg are both called 'a'; keep one",
+        r"images/a\.png and images/a\.jpg .*'a'",
     ),
-    "two label maps of one name": (
+    "two label maps of one ID": (
         lambda r: picture(r, "labels/ben/a.bmp", "L"),
-        r"labels/ben/a\.png and labels/ben/a\.bmp are both called 'a'",
+        r"labels/ben/a\.png and labels/ben/a\.bmp .*'a'",
     ),
     "labels without a rater's folder": (
         lambda r: move(r, "labels/ben/a.png", "labels/a.png"),
-        r"labels/a\.png: expected it at labels/RATER/a\.png; move it there",
+        r"labels/a\.png: .*labels/RATER/a\.png",
     ),
     "images in folders": (
         lambda r: move(r, "images/a.png", "images/more/a.png"),
-        r"images/more/a\.png: expected it at images/a\.png; move it there",
+        r"images/more/a\.png: .*images/a\.png",
     ),
     "several pages": (pages, r"images/a\.tif.* 2 pages"),
     "text as DICOM": (lambda r: text_as(r, "images/a.dcm"), r"images/a\.dcm cannot be read as DICOM"),
     "text as NIfTI": (lambda r: text_as(r, "images/a.nii"), r"images/a\.nii cannot be read as NIfTI"),
-    "NaN": (not_a_number, r"images/a\.tif: the image has NaN or infinite values"),
+    "NaN": (not_a_number, r"images/a\.tif: .*NaN"),
     "unknown colors": (
         colors,
-        r"ben/a\.png: 2 unknown color\(s\): #010203 \(3 pixels\), #090909 \(1 pixels\); add them to `palette`",
+        r"ben/a\.png: 2 unknown color\(s\): #010203 \(3 pixels\), #090909 \(1 pixels\);.*`palette`",
     ),
-    "transparent labels": (transparent, r"ben/a\.png: expected a label map without transparency"),
-    "labels as JPEG": (jpeg, r"ben/a\.jpg: expected labels.*JPEG changes label values: save label maps as PNG"),
-    "labels that are fractions": (fractions, r"ben/a\.tif: expected whole numbers as labels, got 0\.5"),
+    "transparent labels": (transparent, r"ben/a\.png: .*transparency"),
+    "labels as JPEG": (jpeg, r"ben/a\.jpg: .*JPEG.*PNG"),
+    "labels that are fractions": (fractions, r"ben/a\.tif: .*0\.5"),
     "values that are not listed": (
         lambda r: info(r, values={0: 0, 1: 1}),
-        r"a\.png: label values \[255\] are not in `values` of dataset\.yaml \(\[0, 1\]\); add them there",
+        r"a\.png: .*\[255\].*`values` of dataset\.yaml \(\[0, 1\]\)",
     ),
-    "values of no class": (lambda r: info(r, values={0: 5}), r"values leads to \[5\], which are neither classes nor"),
+    "values of no class": (lambda r: info(r, values={0: 5}), r"values.* \[5\]"),
     "a palette that is not one": (
         lambda r: info(r, palette=["black", "#ff0000"]),
-        r"expected a color such as '#e8853c', got 'black'",
+        r"color.*'black'",
     ),
     "one color for two classes": (
         lambda r: info(r, palette=["#FF0000", "#ff0000"]),
-        r"palette names a color twice",
+        r"palette.* twice",
     ),
     "void below 0": (lambda r: info(r, ignore=-1), r"key 'ignore'.*got -1"),
-    "group that is no expression": (lambda r: info(r, group="("), r"group '\(' is not a regular expression"),
-    "group without brackets": (lambda r: info(r, group="p.*"), r"group 'p\.\*' has 0 pairs of brackets, expected one"),
-    "group that finds nothing": (lambda r: info(r, group="(p.)"), r"image 'a': `group` '\(p\.\)' .* finds no patient"),
+    "group that is not an expression": (lambda r: info(r, group="("), r"group '\(' is not a regular expression"),
+    "group without parentheses": (lambda r: info(r, group="p.*"), r"group 'p\.\*' has 0 "),
+    "group that finds nothing": (lambda r: info(r, group="(p.)"), r"image 'a': `group` '\(p\.\)'"),
     "splits name an image twice": (
         lambda r: splits(r, train=["a", "a"], val=["c"], test=["d"]),
         r"image 'a' is twice in 'train'",
@@ -151,46 +150,46 @@ MISTAKES = {
     "text as image": (lambda r: (r / "images/a.png").write_text("hello"), r"images/a\.png cannot be read as an image"),
     "missing image": (
         lambda r: (r / "images/a.png").unlink(),
-        r"image 'a' is missing in .*images; splits\.json names it",
+        r"image 'a' .*splits\.json.*images",
     ),
     "truncated labels": (lambda r: cut(r, "labels/ben/a.png", 60), r"labels/ben/a\.png cannot be read"),
     "undeclared label": (
         lambda r: write(r, "labels/ben/a.png", np.full((8, 8), 7)),
-        r"ben/a\.png: expected labels 0\.\.1 or 255 \(ignore\), got \[7\]; correct the file or num_classes",
+        r"ben/a\.png: expected labels 0\.\.1 or 255 \(ignore\), got \[7\];.*num_classes",
     ),
     "void not declared": (lambda r: info(r, ignore=None), r"expected labels 0\.\.1, got \[255\]"),
     "labels of another size": (
         lambda r: write(r, "labels/ben/a.png", np.zeros((8, 9))),
-        r"ben/a\.png: expected a label map of 8×8 like its image, got shape \(8, 9\)",
+        r"ben/a\.png: .*8×8.*\(8, 9\)",
     ),
     "labels in color": (
         lambda r: write(r, "labels/ben/a.png", np.zeros((8, 8, 3))),
-        r"ben/a\.png: expected a label map of gray levels.*got colors; list the color of each class as `palette`",
+        r"ben/a\.png: .*colors.*`palette`",
     ),
     "color for gray": (
         lambda r: write(r, "images/a.png", np.zeros((8, 8, 3))),
-        r"images/a\.png: expected 1 channel\(s\) \(dataset\.yaml\), got 3",
+        r"images/a\.png: .*1 channel.*got 3",
     ),
     "no map for an image": (
         no_map,
-        r"image 'b' has no label map in .*add one or drop it from images/ and splits\.json",
+        r"image 'b' has no label map in .*labels/\*/b\.\*",
     ),
-    "no rater folder": (no_raters, r"labels: expected one folder a rater with label maps, found none"),
+    "no rater folder": (no_raters, r"labels: .*per rater"),
     "splits share an image": (
         lambda r: splits(r, train=["a", "b"], val=["b"], test=["d"]),
-        r"image 'b' is in both 'train' and 'val'; a split must not share images",
+        r"image 'b' is in both 'train' and 'val'",
     ),
     "split missing": (lambda r: splits(r, train=["a"]), r"unknown split of .*'val'; known: train"),
     "splits of another form": (lambda r: splits(r, train="a", val="b"), r'expected \{"train": \[names\]'),
     "splits damaged": (lambda r: cut(r, "splits.json", 10), r"splits\.json is not valid JSON"),
-    "no splits": (lambda r: (r / "splits.json").unlink(), r"splits\.json is missing; splits are stored with the data"),
+    "no splits": (lambda r: (r / "splits.json").unlink(), r"splits\.json is missing"),
     "no description": (
         lambda r: (r / "dataset.yaml").unlink(),
-        r"dataset\.yaml is missing; expected a data set folder with dataset\.yaml, splits\.json, images/, labels/",
+        r"dataset\.yaml is missing",
     ),
     "description damaged": (lambda r: (r / "dataset.yaml").write_text("a: [1"), r"dataset\.yaml is not valid YAML"),
-    "description is a list": (lambda r: (r / "dataset.yaml").write_text("- 1"), r"expected keys such as num_classes"),
-    "description misspelt": (
+    "description is a list": (lambda r: (r / "dataset.yaml").write_text("- 1"), r"num_classes.*list"),
+    "description misspelled": (
         lambda r: info(r, num_class=2),
         r"dataset\.yaml: unknown key 'num_class'; known keys: .*num_classes",
     ),
@@ -201,8 +200,8 @@ MISTAKES = {
 }
 
 
-def test_the_fixture_is_sound(folder_root):
-    read_all(folder_root)
+def test_fixture_is_sound(folder_root):
+    assert read_all(folder_root) == 4
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -213,32 +212,30 @@ def test_mistake(folder_root, mistake):
         read_all(folder_root)
 
 
-def test_a_patient_in_two_splits(folder_root):
+def test_patient_in_two_splits(folder_root):
     for file in (*folder_root.rglob("b.png"), *folder_root.rglob("c.png")):
         file.rename(file.with_name(f"p1_{file.name}"))
     splits(folder_root, train=["a", "p1_b"], val=["p1_c"], test=["d"])
     read_all(folder_root)
     info(folder_root, group="^(a|d|p1)")
-    pattern = (
-        r"splits\.json: group 'p1' is in both 'train' and 'val' \(image 'p1_c'\).*delete splits\.json and split anew"
-    )
+    pattern = r"splits\.json: group 'p1' is in both 'train' and 'val' \(image 'p1_c'\)"
     with pytest.raises(UserError, match=pattern):
         Folder("train", root=str(folder_root))
     with pytest.raises(UserError, match=pattern):
         plan_import("folder", folder_root)
 
 
-def test_a_zip_is_imported_not_opened(folder_root, tmp_path):
+def test_zip_can_be_imported_only(folder_root, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("../dataset.yaml", b"")
-    with pytest.raises(UserError, match=r"a\.zip: expected a folder with dataset\.yaml"):
+    with pytest.raises(UserError, match=r"a\.zip: .*folder.*dataset\.yaml"):
         Folder("train", root=str(tmp_path / "a.zip"))
-    with pytest.raises(UserError, match="points outside the archive"):
+    with pytest.raises(UserError, match="outside the archive"):
         plan_import("folder", tmp_path / "a.zip")
 
 
 @pytest.mark.parametrize("mistake", [m for m, (_, pattern) in MISTAKES.items() if "unknown split" not in pattern])
-def test_an_import_finds_the_same_mistake_and_leaves_nothing(folder_root, tmp_path, mistake):
+def test_import_finds_the_same_mistake_and_leaves_nothing(folder_root, tmp_path, mistake):
     make, pattern = MISTAKES[mistake]
     make(folder_root)
     with pytest.raises(UserError, match=pattern):
@@ -259,23 +256,23 @@ def photographs(root):
     write(root, "labels/ben/c.png", np.arange(64).reshape(8, 8) * 2 + 1)
 
 
-def grey_and_color(root):
+def gray_and_color(root):
     write(root, "labels/ben/a.png", np.zeros((8, 8, 3)))
 
 
 INIT_MISTAKES = {
-    "unlabelled image": (no_map, r"image 'b' has no label map in .*add one or drop it"),
-    "no rater folder": (no_raters, r"labels: expected one folder a rater"),
-    "no images": (no_images, r"images: expected images such as .*images/ID\.png, found none"),
-    "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1; all images"),
-    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: expected a label map, but it brings the values to"),
-    "gray and color": (grey_and_color, r"labels/ben/a\.png is in color, others are not; use one form"),
+    "unlabeled image": (no_map, r"image 'b' has no label map"),
+    "no rater folder": (no_raters, r"labels: .*per rater"),
+    "no images": (no_images, r"images: .*images/ID\.png"),
+    "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1"),
+    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: .* \d+ label values"),
+    "gray and color": (gray_and_color, r"labels/ben/a\.png is in color"),
     "damaged image": (lambda r: cut(r, "images/c.png", 60), r"images/c\.png cannot be read as an image"),
 }
 
 
 @pytest.mark.parametrize("mistake", INIT_MISTAKES)
-def test_init_explains_and_writes_nothing(folder_root, mistake):
+def test_init_reports_the_mistake_and_writes_nothing(folder_root, mistake):
     make, pattern = INIT_MISTAKES[mistake]
     for name in ("dataset.yaml", "splits.json"):
         (folder_root / name).unlink()
@@ -285,6 +282,6 @@ def test_init_explains_and_writes_nothing(folder_root, mistake):
     assert not list(folder_root.glob("*.*"))
 
 
-def test_init_of_no_folder(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere: expected a folder with images/ and labels/RATER/"):
+def test_init_of_a_missing_folder(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere: .*labels/RATER"):
         init_folder(tmp_path / "nowhere")

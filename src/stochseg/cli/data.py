@@ -65,7 +65,7 @@ def example(
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(help="A folder with images/ID.* and labels/RATER/ID.*")]) -> None:
     """Write a first dataset.yaml and splits.json for your own folder, by looking at its files. Edit them freely."""
-    from stochseg.data.folder_init import init_folder
+    from stochseg.data.folder import init_folder
 
     config = init_folder(folder)
     console.print(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stochseg.data.pictures import Pixels
+from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 

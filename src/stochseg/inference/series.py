@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.data.dicom import read_dataset
-from stochseg.data.trees import Tree
+from stochseg.data.readers.dicom import read_dataset
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.inference.stacks import Lattice, Stack, valid_dpi
 

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stochseg.data import dicom, nifti
-from stochseg.data.trees import Tree
+from stochseg.data.readers import dicom, nifti
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.series import NOT_IMAGES, read_header, read_series

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from stochseg.data import nifti
-from stochseg.data.pictures import Pixels
-from stochseg.data.trees import Tree
+from stochseg.data.readers import nifti
+from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
 MAX_DPI = 1e8

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.data.trees import Tree
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from stochseg.data import Store, plan_import, write_store
 from stochseg.data.importers.lidc import published_split
-from stochseg.data.unpickle import read_arrays
+from stochseg.data.importers.pickles import read_arrays
 from stochseg.errors import UserError
 
 RNG = np.random.default_rng(0)

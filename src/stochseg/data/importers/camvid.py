@@ -12,7 +12,7 @@ from pathlib import Path
 from stochseg.data.importers.cityscapes import IMAGENET
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import check_labels, stack_labels
-from stochseg.data.trees import Tree
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import check_labels, stack_labels
-from stochseg.data.trees import Tree
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Normalization
 

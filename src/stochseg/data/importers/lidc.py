@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from stochseg.data.importers.pickles import read_arrays
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import stack_labels
+from stochseg.data.readers.trees import Tree
 from stochseg.data.store import open_hdf5
-from stochseg.data.trees import Tree
-from stochseg.data.unpickle import read_arrays
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 

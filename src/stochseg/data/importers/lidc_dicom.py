@@ -20,11 +20,11 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stochseg.data.dicom import is_dicom_file, read_dataset, stored_pixels
 from stochseg.data.importers.lidc import CITATION, INFO, LICENSE, published_split
 from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
-from stochseg.data.trees import Tree
+from stochseg.data.readers.dicom import is_dicom_file, read_dataset, stored_pixels
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
 SIZE = 128

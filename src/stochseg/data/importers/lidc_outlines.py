@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 import numpy as np
 
-from stochseg.data.trees import Tree
+from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
 CORRECTED = "resubmitted-correction"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeVar
 
 from stochseg.config import Config
-from stochseg.data.pictures import Pixels
-from stochseg.data.trees import files_below
+from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.trees import files_below
 from stochseg.errors import UserError
 from stochseg.plugins import Registry
 from stochseg.types import DatasetInfo
@@ -100,7 +100,7 @@ def plan_import(kind: str, source: Path) -> Plan:
     Example:
         >>> import tempfile
         >>> from stochseg.data.example import write_example_folder
-        >>> from stochseg.data.folder_init import init_folder
+        >>> from stochseg.data.folder import init_folder
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
         ...     _ = init_folder(root)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from PIL import UnidentifiedImageError
 
-from stochseg.data import dicom, nifti, tiff
-from stochseg.data.pictures import Palette, Picture, Pixels, read_with_pillow
+from stochseg.data.readers import dicom, nifti, tiff
+from stochseg.data.readers.pictures import Palette, Picture, Pixels, read_with_pillow
 from stochseg.errors import UserError
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tifffile
 from PIL import Image, TiffImagePlugin
 
-from stochseg.data.pictures import Palette, Picture, read_with_pillow, several_images
+from stochseg.data.readers.pictures import Palette, Picture, read_with_pillow, several_images
 from stochseg.errors import UserError
 
 CLASSIC, BIG = (b"II*\0", b"MM\0*"), (b"II+\0", b"MM\0+")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from stochseg.data.pictures import Picture, Pixels
-from stochseg.data.readers import read_picture
+from stochseg.data.readers.formats import read_picture
+from stochseg.data.readers.pictures import Picture, Pixels
 from stochseg.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.data.pictures import Picture, Pixels, several_images, stated_spacing
+from stochseg.data.readers.pictures import Picture, Pixels, several_images, stated_spacing
 from stochseg.errors import UserError
 from stochseg.extras import require
 

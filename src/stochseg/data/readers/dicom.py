@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stochseg.data.pictures import Palette, Picture, Pixels, several_images, stated_spacing
+from stochseg.data.readers.pictures import Palette, Picture, Pixels, several_images, stated_spacing
 from stochseg.errors import UserError
 from stochseg.extras import require
 

@@ -1,0 +1,63 @@
+"""dataset.yaml: the description of a folder of images and label maps."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo
+
+DESCRIPTION = "dataset.yaml"
+
+
+class FolderConfig(DatasetInfo):
+    """The facts that a model needs, and how the files express them."""
+
+    group: str | None = None
+    """Regular expression with one pair of parentheses, searched in the ID of an image, that captures its patient.
+    Images of one patient must share a split. None: every image is its own group."""
+    values: dict[int | str, int] = Field(default_factory=dict)
+    """Class of each stored label value, or of a color "#rrggbb", if it is not the value itself."""
+    license: str = "not stated"
+    citation: str = ""
+    renamed_keys: ClassVar = {"licence": "license"}
+
+    @model_validator(mode="after")
+    def _check(self) -> FolderConfig:
+        if self.group is not None:
+            _check_expression(self.group)
+        for color in (*self.palette, *(key for key in self.values if isinstance(key, str))):
+            if not re.fullmatch("#[0-9a-fA-F]{6}", color):
+                raise ValueError(f"expected a color such as '#e8853c', got {color!r}")
+        if len({color.lower() for color in self.palette}) < len(self.palette):
+            raise ValueError(f"palette lists a color twice: {list(self.palette)}")
+        wrong = {value for value in self.values.values() if value not in (*range(self.num_classes), self.ignore)}
+        if wrong:
+            raise ValueError(f"values maps to {sorted(wrong)}, which are neither classes nor ignore")
+        return self
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The part that is saved with the weights of a model."""
+        return DatasetInfo.model_validate(self.model_dump(include=set(DatasetInfo.model_fields)))
+
+    def group_of(self, id: str) -> str:
+        """Return the patient of an image."""
+        if self.group is None:
+            return id
+        found = re.search(self.group, id)
+        if found is None or not found[1]:
+            raise UserError(f"image {id!r}: `group` {self.group!r} of {DESCRIPTION} finds no patient in its name")
+        return found[1]
+
+
+def _check_expression(text: str) -> None:
+    try:
+        count = re.compile(text).groups
+    except re.error as error:
+        raise ValueError(f"group {text!r} is not a regular expression: {error}") from None
+    if count != 1:
+        raise ValueError(f"group {text!r} has {count} pairs of parentheses, expected one around the patient")
