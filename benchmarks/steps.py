@@ -4,7 +4,7 @@ python benchmarks/steps.py lidc data/lidc.h5 --runs runs/steps
 
 Every way sees the same images with the same seeds, so that differences are taken image by image; their standard error
 is far below that of a score. The reference is the way with the most evaluations, by default all 250 steps of the exact
-sampler. The released code's strided rule is `one_step_kernel`; with all steps it takes no strides, and is `ancestral`,
+sampler. The released code's strided rule is `one-step-kernel`; with all steps it takes no strides, and is `ancestral`,
 so that its curve ends there. Images come in parts, each spread over the whole split. Done parts are kept in
 --runs: a call that was interrupted goes on, several may work side by side, and --table writes what is there.
 """
@@ -31,7 +31,7 @@ from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import quality_against_evaluations, write_figure
 from stochseg.types import Example
 
-WAYS = "sticky@1,2,5,10,25 one_step_kernel@5,10,25 ancestral@250"
+WAYS = "sticky@1,2,5,10,25 one-step-kernel@5,10,25 ancestral@250"
 PART = 20
 """Images that are kept together."""
 SCORES = ("ged_16", "hm_iou_16")
@@ -163,7 +163,7 @@ def main() -> None:
         row = row_of(values, results[most])
         calls = 2 * steps - 1 if sampler == "corrector" else steps
         table.append({"sampler": sampler, "evaluations": calls, **row, "engine": arguments.engine})
-        for curve in [sampler, "one_step_kernel"] if (sampler, steps) == ("ancestral", every_step) else [sampler]:
+        for curve in [sampler, "one-step-kernel"] if (sampler, steps) == ("ancestral", every_step) else [sampler]:
             curves.setdefault(curve, {})[calls] = row
     out = write_csv(f"steps-{name}", table, arguments.out)
     print(out, write_figure(quality_against_evaluations(curves), out.with_suffix(".png")))

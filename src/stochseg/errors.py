@@ -1,14 +1,43 @@
-"""The one exception for a mistake that the user can mend."""
+"""The exception for mistakes that a user can fix, and the lookup of names in registries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
 
 
 class UserError(ValueError):
-    """What was expected, what came, what to do. The command prints it and exits with code 2."""
+    """A mistake of the user: what was expected, what came, what to do. The command prints it and exits with code 2."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
-    """The error of every registry: an unknown name is answered with the known ones."""
+    """Build the error for an unknown name of any registry; it lists the known ones."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+
+
+def hyphenated(name: str) -> str:
+    """Spell a name as users type it: one-step-kernel for one_step_kernel, as older files have it."""
+    return name.replace("_", "-")
+
+
+def lookup(kind: str, registry: Mapping[str, V], name: str) -> V:
+    """Look up a name in a registry; underscores also stand for hyphens.
+
+    Args:
+        kind: noun for the error message, such as "sampler".
+        registry: entries by name.
+        name: as the user or a saved config spells it.
+
+    Raises:
+        UserError: if the name is unknown.
+
+    Example:
+        >>> lookup("shape", {"long-oval": 7}, "long_oval")
+        7
+    """
+    for spelling in (name, hyphenated(name)):
+        if spelling in registry:
+            return registry[spelling]
+    raise unknown_name(kind, name, registry)

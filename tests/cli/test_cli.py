@@ -326,7 +326,7 @@ def test_bench_takes_the_steps_after_the_last_at_sign(run, trained, tmp_path):
 def test_bench_with_data_shows_quality_against_cost(run, trained, folder_root, tmp_path):
     file = tmp_path / "bench.csv"
     arguments = ("--size", 8, "-n", 2, "--data", folder_root, "--seeds", 2, "--repeats", 1, "--out", file)
-    code, *_ = run("bench", f"{trained}@1,2", "--sampler", "sticky,one_step_kernel", *arguments)
+    code, *_ = run("bench", f"{trained}@1,2", "--sampler", "sticky,one-step-kernel", *arguments)
     assert code == 0
     with file.open() as stream:
         rows = list(csv.DictReader(stream))

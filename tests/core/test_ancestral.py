@@ -101,7 +101,7 @@ def test_a_rare_label_keeps_its_probability(grid, steps):
 
 @pytest.mark.parametrize(("grid", "steps"), [("even", 5), ("even", 10), ("trailing", 5), ("trailing", 10)])
 def test_the_same_test_rejects_the_one_step_kernel(grid, steps):
-    out, last = run(SAMPLERS["one_step_kernel"], grid, steps)
+    out, last = run(SAMPLERS["one-step-kernel"], grid, steps)
     assert max(p_values(out, last).values()) < 1e-100
 
 

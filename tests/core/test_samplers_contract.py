@@ -161,7 +161,7 @@ def marginals(name: str, grid: tuple[int, ...]) -> dict[int, float]:
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("steps", [3, 10, T])
-@pytest.mark.parametrize("name", sorted(set(SAMPLERS) - {"one_step_kernel"}))
+@pytest.mark.parametrize("name", sorted(set(SAMPLERS) - {"one-step-kernel"}))
 def test_every_rule_keeps_q_of_x_s_given_x0(name, steps, grid):
     """Binomial tests of 60,000 pixels at every step: about 800 at 1e-8, so a false alarm in 1 of 100,000 suites."""
     seen = marginals(name, make_grid(grid, PROCESS.schedule, steps))
@@ -172,14 +172,14 @@ def test_every_rule_keeps_q_of_x_s_given_x0(name, steps, grid):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("steps", [3, 10])
 def test_the_released_rule_does_not_keep_it(steps, grid):
-    seen = marginals("one_step_kernel", make_grid(grid, PROCESS.schedule, steps))
+    seen = marginals("one-step-kernel", make_grid(grid, PROCESS.schedule, steps))
     del seen[T]  # where every rule begins alike
     assert max(seen.values()) < 1e-4 * FALSE_ALARM, seen
 
 
 def test_with_all_steps_the_released_rule_is_ancestral():
     grid = make_grid("even", PROCESS.schedule, T)
-    assert torch.equal(sample("one_step_kernel", KEYS, grid).log_p0, sample("ancestral", KEYS, grid).log_p0)
+    assert torch.equal(sample("one-step-kernel", KEYS, grid).log_p0, sample("ancestral", KEYS, grid).log_p0)
 
 
 @pytest.mark.parametrize("name", ["sticky", "ddim"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stochseg.core.schedule import Schedule
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError, lookup
 
 Grid = tuple[int, ...]
 
@@ -97,9 +97,8 @@ def make_grid(name: str, schedule: Schedule, steps: int | None, profile: Profile
         >>> make_grid("even", cosine(250), 4)
         (250, 167, 84, 1)
     """
-    if name not in GRIDS:
-        raise unknown_name("grid", name, GRIDS)
+    grid = lookup("grid", GRIDS, name)
     steps = schedule.num_timesteps if steps is None else steps
     if not 1 <= steps <= schedule.num_timesteps:
         raise UserError(f"steps must be between 1 and T={schedule.num_timesteps}, got {steps}")
-    return GRIDS[name](schedule, steps, profile)
+    return grid(schedule, steps, profile)

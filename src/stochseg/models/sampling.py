@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
+from stochseg.errors import hyphenated
 from stochseg.types import DatasetInfo, Samples
 
 Key = tuple[int, ...]
@@ -40,6 +41,11 @@ class SamplingOptions(Config):
     noise: str | None = Field(None, description="independent, or latin: samples of an image are stratified")
     seed: int = Field(0, ge=0, description="same seed, same samples")
     renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
+
+    @field_validator("sampler", "grid", "noise")
+    @classmethod
+    def _with_hyphens(cls, name: str | None) -> str | None:
+        return None if name is None else hyphenated(name)
 
     def or_default(self, defaults: SamplingOptions) -> SamplingOptions:
         """These options, with `defaults` in place of None."""

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 
 from stochseg.analysis.measurement import Measurement
+from stochseg.errors import hyphenated
 from stochseg.metrics import CalibrationBins
 from stochseg.plotting.pictures import FloatArray
 
@@ -68,7 +69,7 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
         for (model, engine, sampler, grid, noise, height, width), points in lines.items():
             words = (model, sampler, grid, engine, noise, f"{height}×{width} pixels" if len(sizes) > 1 else "")
             label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
-            style = "s--" if sampler == "one_step_kernel" else "o-"
+            style = "s--" if hyphenated(sampler) == "one-step-kernel" else "o-"
             points = sorted(points, key=lambda row: int(row["evaluations"]))
             axis.plot([p["seconds"] for p in points], [p[key] for p in points], style, label=label, markersize=4)
             for p in points:

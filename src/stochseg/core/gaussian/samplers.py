@@ -10,7 +10,7 @@ from stochseg.core.gaussian.process import GaussianProcess, standard_normal
 from stochseg.core.grids import Grid
 from stochseg.core.noise import Noise
 from stochseg.core.samplers.base import steps_like
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError, lookup
 
 GaussianDenoise = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 """(x_t "b c *space", t "b" int64 on the CPU, x0 of the previous call or None) -> x0 "b c *space", and v "b c *space" if
@@ -45,9 +45,7 @@ GAUSSIAN_STEPS: dict[str, Step] = {"ddpm": ddpm_step, "ddim": ddim_step}
 
 def gaussian_step(name: str) -> Step:
     """Look up the step of the sampler `name` in `GAUSSIAN_STEPS`."""
-    if name not in GAUSSIAN_STEPS:
-        raise unknown_name("sampler", name, GAUSSIAN_STEPS)
-    return GAUSSIAN_STEPS[name]
+    return lookup("sampler", GAUSSIAN_STEPS, name)
 
 
 def gaussian_walk(

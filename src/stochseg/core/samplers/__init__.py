@@ -10,6 +10,8 @@ Example:
     >>> out = SAMPLERS["ancestral"](network, process.prior((2, 8, 8), noise), grid, process, noise)
     >>> out.labels.shape, out.evaluations
     (torch.Size([2, 8, 8]), 5)
+
+Users name samplers with hyphens; `errors.lookup` also takes the underscores of older files.
 """
 
 from stochseg.core.samplers.ancestral import ancestral
@@ -24,7 +26,7 @@ SAMPLERS: dict[str, Sampler] = {
     "sticky": sticky,
     "ddim": ddim,
     "corrector": corrector(ancestral),
-    "one_step_kernel": one_step_kernel,
+    "one-step-kernel": one_step_kernel,
 }
 
 __all__ = [
