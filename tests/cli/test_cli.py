@@ -343,7 +343,7 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
     (tmp_path / "folder.csv").mkdir()
     (three / "dataset.yaml").write_text((three / "dataset.yaml").read_text().replace("classes: 2", "classes: 3"))
     for arguments, message in (
-        ((f"{trained}@9",), "steps must be between 1 and T=8, got 9"),
+        ((f"{trained}@9",), "between 1 and T=8, got 9"),
         ((trained, "--sampler", "euler"), "unknown sampler 'euler'"),
         ((trained, "--grid", "odd"), "unknown grid 'odd'"),
         ((trained, "--engine", "steam"), "unknown engine 'steam'"),

@@ -19,17 +19,17 @@ Profile = Sequence[tuple[int, float]]
 """(t, entropy of p0 left at t), measured on samples of a trained model."""
 
 
-def even(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
-    """Space the steps evenly from T to 1, both included: the last call sees almost no noise. One step is (T,)."""
-    if steps == 1:
+def even(schedule: Schedule, evaluations: int, profile: Profile = ()) -> Grid:
+    """Space the entries evenly from T to 1, both included: the last call sees almost no noise. A single one is T."""
+    if evaluations == 1:
         return (schedule.num_timesteps,)
     span = schedule.num_timesteps - 1
-    return tuple(schedule.num_timesteps - round(i * span / (steps - 1)) for i in range(steps))
+    return tuple(schedule.num_timesteps - round(i * span / (evaluations - 1)) for i in range(evaluations))
 
 
-def trailing(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
+def trailing(schedule: Schedule, evaluations: int, profile: Profile = ()) -> Grid:
     """Make all jumps equally long, the last one to 0: T (K - i) / K, i = 0..K-1 (the paper's every k-th node)."""
-    return tuple(round(schedule.num_timesteps * (steps - i) / steps) for i in range(steps))
+    return tuple(round(schedule.num_timesteps * (evaluations - i) / evaluations) for i in range(evaluations))
 
 
 TYPICAL = (
@@ -48,7 +48,7 @@ TYPICAL = (
 """(alpha_bar, fraction of the fall of entropy behind it), measured on a small model of maps with four modes."""
 
 
-def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
+def entropy(schedule: Schedule, evaluations: int, profile: Profile = ()) -> Grid:
     """Place each call where the entropy of p0 has fallen by another K-th of its whole fall.
 
     A sample takes its mode where the entropy falls: there the calls are worth their cost. Without a `profile` of the
@@ -64,7 +64,7 @@ def entropy(schedule: Schedule, steps: int, profile: Profile = ()) -> Grid:
         fallen = np.interp(schedule.alpha_bar.flip(0).numpy(), alpha_bar, fraction)
     # A slope of next to nothing makes the fall strict, so that it can be inverted.
     fallen = fallen / fallen[-1] + 1e-3 * (t[0] - t) / t[0]
-    wanted = fallen[-1] * np.arange(steps) / steps
+    wanted = fallen[-1] * np.arange(evaluations) / evaluations
     return _distinct([round(value) for value in np.interp(wanted, fallen, t)], schedule.num_timesteps)
 
 
@@ -80,17 +80,17 @@ def _distinct(nodes: list[int], num_timesteps: int) -> Grid:
 GRIDS: dict[str, Callable[[Schedule, int, Profile], Grid]] = {"even": even, "trailing": trailing, "entropy": entropy}
 
 
-def make_grid(name: str, schedule: Schedule, steps: int | None, profile: Profile = ()) -> Grid:
+def make_grid(name: str, schedule: Schedule, evaluations: int | None, profile: Profile = ()) -> Grid:
     """Build the time grid `name`.
 
     Args:
         name: a key of `GRIDS`.
         schedule: the noise schedule.
-        steps: length of the grid; None is all T.
+        evaluations: length of the grid; None is all T.
         profile: entropy profile of the model, read by the grid `entropy`.
 
     Raises:
-        UserError: if the name is unknown or `steps` is not in 1..T.
+        UserError: if the name is unknown or `evaluations` is not in 1..T.
 
     Example:
         >>> from stochseg.core import cosine
@@ -98,7 +98,7 @@ def make_grid(name: str, schedule: Schedule, steps: int | None, profile: Profile
         (250, 167, 84, 1)
     """
     grid = lookup("grid", GRIDS, name)
-    steps = schedule.num_timesteps if steps is None else steps
-    if not 1 <= steps <= schedule.num_timesteps:
-        raise UserError(f"steps must be between 1 and T={schedule.num_timesteps}, got {steps}")
-    return grid(schedule, steps, profile)
+    evaluations = schedule.num_timesteps if evaluations is None else evaluations
+    if not 1 <= evaluations <= schedule.num_timesteps:
+        raise UserError(f"evaluations must be between 1 and T={schedule.num_timesteps}, got {evaluations}")
+    return grid(schedule, evaluations, profile)

@@ -46,7 +46,7 @@ class CategoricalProcess:
     # ------------------------------------------------------------------ forward: CCDM Eq. q_xt_given_x0 (5)
 
     def q_marginal(self, x0: Tensor, t: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Compute log q(x_t | x0) (CCDM Eq. q_xt_given_x0).
+        """Compute log q(x_t | x0) (CCDM Eq. q_xt_given_x0, the composition of t steps of Eq. q_xt_given_xt-1).
 
         Args:
             x0: "b *space" labels.
