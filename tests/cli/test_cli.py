@@ -214,10 +214,10 @@ def test_evaluate(run, trained, tmp_path):
     assert "GED, n = 20" in out
     assert "GED, n = 16" not in out
     assert (tmp_path / "steps.png").stat().st_size > 1000
-    assert "2 network evaluations a sample" in (tmp_path / "index.html").read_text()
+    assert "2 network evaluations per sample" in (tmp_path / "index.html").read_text()
     corrected = ("--sampler", "corrector", "-n", 2, "--limit", 1, "--out", tmp_path / "corrected")
     assert run("evaluate", trained, *corrected)[0] == 0
-    assert "3 network evaluations a sample" in (tmp_path / "corrected/index.html").read_text()
+    assert "3 network evaluations per sample" in (tmp_path / "corrected/index.html").read_text()
     code, _, messages = run("evaluate", "lidc")
     assert code == 2
     assert "lidc is a model without a run, which would know its data; give --data" in messages

@@ -62,8 +62,8 @@ def select_image(samples: Samples | Tensor, index: int | None = None, info: Data
     Args:
         samples: `Samples`, or label maps "n h w" of one image (such as its raters), which count as n equal samples.
         index: the image, required if the samples are of several images.
-        info: names and number of the classes. Label maps without it have as many classes as their highest label
-            says, void included.
+        info: names and number of the classes; default: `samples.info`. Label maps without it have as many classes
+            as their highest label says, void included.
 
     Raises:
         UserError: for other types and shapes, a missing or wrong index, and labels or classes that `info` does not
@@ -79,6 +79,7 @@ def select_image(samples: Samples | Tensor, index: int | None = None, info: Data
     index = index or 0
     if not 0 <= index < images:
         raise UserError(f"index={index}: expected 0 to {images - 1}, the images of these samples")
+    info = info or samples.info
     if info is not None and info.num_classes != samples.num_classes:
         raise UserError(
             f"info has {info.num_classes} classes, the samples have {samples.num_classes}; pass the info of their model"

@@ -66,10 +66,10 @@ def measure(
         samples: `Samples`, or label maps "n h w", such as the raters of an image.
         what: "area", "equivalent diameter", "longest diameter", "perimeter", "components", "volume", or a function
             that maps a label map "h w" (numpy) to a number.
-        label: the class, by number or (with `info`) by name; None measures all foreground.
+        label: the class, by number or by name; None measures all foreground.
         spacing: millimeters per pixel (row, column); without it, the unit is the pixel.
         index: the image, required if the samples are of several images.
-        info: names of the classes.
+        info: names of the classes; default: `samples.info`.
         name: name of the measurement; default: the measure and the class.
 
     Returns:
@@ -122,7 +122,7 @@ def measurements(
         samples: `Samples`, or label maps "n h w".
         spacing: millimeters per pixel (row, column); without it, the unit is the pixel.
         index: the image, required if the samples are of several images.
-        info: names of the classes.
+        info: names of the classes; default: `samples.info`.
 
     Returns:
         A list of measurements, shown as a table in notebooks.

@@ -73,7 +73,7 @@ def hypotheses(
 
     Args:
         samples: `Samples`, or label maps "n h w", such as the raters of an image.
-        info: names of the classes.
+        info: names of the classes; default: `samples.info`.
         index: the image, required if the samples are of several images.
         max_readings: upper bound of their number (the empty map comes on top of max_readings=1).
         min_separation: how clearly groups must be separated, from 0 (any difference counts) to 1 (only groups of

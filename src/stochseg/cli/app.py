@@ -249,7 +249,8 @@ def evaluate(
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
-    from stochseg.reports.page import evaluation_page
+    from stochseg.reports import RunFacts, RunPage
+    from stochseg.reports.run import Curve
 
     points = numbers("--curve", curve)
     config, chosen = open_run(run, data, split)
@@ -271,15 +272,17 @@ def evaluate(
         )
     console.print(evaluation.table(result, config.published if config else None))
     evaluation.write_results(result, folder)
-    picture = plotting.write_figure(plotting.qualitative(result.kept, chosen.info), folder / "samples.png")
-    curve_picture = None
+    plotting.write_figure(plotting.qualitative(result.kept, chosen.info), folder / "samples.png")
+    measured = None
     if points:
         metrics = evaluation.evaluations_curve(network, chosen, points, options=options, limit=limit)
         name = sampler or network.default_sampling().sampler or network.name
         figure = plotting.quality_against_evaluations({name: metrics}, n=samples)
-        curve_picture = plotting.write_figure(figure, folder / "steps.png")
+        plotting.write_figure(figure, folder / "steps.png")
+        measured = Curve(name, metrics, result.settings["images"])
         write_csv(folder / "steps.csv", [{"evaluations": count, **row} for count, row in metrics.items()])
-    page = evaluation_page(result, folder, samples=picture, curve=curve_picture)
+    facts = RunFacts(f"Evaluation of {run.name or run}", config.published if config else {})
+    page = RunPage(facts, result, chosen.info, curve=measured).write(folder / "index.html")
     console.print(f"written to {folder}; look at {page}", **PLAIN)
 
 

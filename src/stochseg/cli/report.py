@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from stochseg.data import SegmentationData
-    from stochseg.reports.runs import RunFacts
+    from stochseg.reports import RunFacts
 
 
 def report(
@@ -122,7 +122,7 @@ def report(
 def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, SegmentationData]:
     """What is known of the run, and the data to compare it on."""
     from stochseg.models.io import find_model, shipped
-    from stochseg.reports.runs import read_facts
+    from stochseg.reports.run import read_facts
     from stochseg.training.log import LOG_FILE
     from stochseg.training.loop import CONFIG_FILE
 

@@ -44,7 +44,7 @@ def plot(
         image: raw intensities, as a PIL image or an array "h w" or "h w c", or a tensor "c h w" or "1 c h w"
             normalized for the model.
         samples: what the model drew for the image.
-        info: names and colors of the classes, and normalization of tensors.
+        info: names and colors of the classes, and normalization of tensors; default: `samples.info`.
         spacing: millimeters per pixel (row, column); without it, areas are in pixels.
         index: the image, required if the samples are of several images.
 
@@ -63,9 +63,9 @@ def plot(
     """
     chosen = select_image(samples, index, info)
     index = index or 0
-    picture = _to_rgb(image, info, (chosen.labels.shape[1], chosen.labels.shape[2]))
-    info = info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
-    readings = hypotheses(samples, info=info if info.class_names else None, index=index)
+    picture = _to_rgb(image, chosen.info, (chosen.labels.shape[1], chosen.labels.shape[2]))
+    info = chosen.info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
+    readings = hypotheses(samples, info=info, index=index)
     labels = [c for c in range(1, info.num_classes) if bool((chosen.labels == c).any())]
     columns = max(4, len(readings[:MAX_READINGS]))
     tall = float(np.clip(picture.shape[0] / picture.shape[1], 0.4, 2.0))

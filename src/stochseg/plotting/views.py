@@ -67,7 +67,7 @@ def _image_tag(figure: NotebookFigure, alt: str) -> str:
 
 
 def _strip(samples: Samples, rows: int, columns: int) -> NotebookFigure:
-    info = DatasetInfo(num_classes=samples.num_classes, image_channels=1)
+    info = samples.info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
     h, w = samples.labels.shape[-2:]
     tall = float(np.clip(h / w, 0.3, 3.0))
     figure = NotebookFigure(figsize=(1.2 * (columns + 2), 1.2 * rows * tall + 0.3), layout="constrained")

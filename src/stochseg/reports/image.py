@@ -61,7 +61,7 @@ class ImageReport:
     @cached_property
     def readings(self) -> Hypotheses:
         """Readings of the samples."""
-        return hypotheses(self.samples, info=self.info if self.info.class_names else None)
+        return hypotheses(self.samples, info=self.info)
 
     @cached_property
     def _image(self) -> ImageSamples:

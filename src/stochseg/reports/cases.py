@@ -1,0 +1,104 @@
+"""The best, median and worst images of an evaluation, each with a section of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from stochseg.analysis.questions import Question
+from stochseg.data import SegmentationData
+from stochseg.evaluation.evaluator import Evaluation, for_model
+from stochseg.metrics import without_void
+from stochseg.models import StochasticSegmenter
+from stochseg.models.sampling import SamplingOptions
+from stochseg.plotting.pictures import image_to_rgb
+from stochseg.reports.agreement import Agreement
+from stochseg.reports.image import ImageReport
+from stochseg.reports.page import Section, Table
+from stochseg.types import Batch, Samples
+
+MAX_CASES = 2  # of the best, the median and the worst each
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An image to show. kind: "Best", "Median" or "Worst"; row: its row in the evaluation."""
+
+    kind: str
+    row: int
+    image: ImageReport
+
+
+def pick_cases(result: Evaluation) -> list[tuple[str, int]]:
+    """Pick (kind, row) of the best, median and worst images by GED, each image at most once."""
+    key = f"ged_{result.settings['n']}"
+    order = np.argsort([row[key] for row in result.images], kind="stable").tolist()
+    count = min(MAX_CASES, max(1, len(order) // 3))
+    middle = (len(order) - count) // 2
+    kinds = {"Best": order[:count], "Median": order[middle : middle + count], "Worst": order[-count:]}
+    chosen: dict[int, str] = {}
+    for kind in ("Worst", "Best", "Median"):  # a single image counts as the worst
+        for i in kinds[kind]:
+            chosen.setdefault(i, kind)
+    return [(kind, i) for kind in kinds for i in kinds[kind] if chosen[i] == kind]
+
+
+def draw_case(
+    model: StochasticSegmenter,
+    data: SegmentationData,
+    index: int,
+    options: SamplingOptions,
+    spacing: tuple[float, float] | None = None,
+    questions: Sequence[Question] = (),
+) -> ImageReport:
+    """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
+    example = data[index].rated(data.info.ignore)
+    image = for_model(example.image, data.info, model.info)[None]
+    samples = model.sample(image, **options.model_dump()).to("cpu")
+    batch = Batch.collate([example], data.info.ignore)
+    labels, raters = without_void(samples.labels, batch.raters, batch.mask)
+    return ImageReport(
+        example.id,
+        image_to_rgb(example.image, data.info.normalization),
+        replace(samples, labels=labels),
+        data.info,
+        example.spacing or spacing,
+        raters=raters[0],
+        rater_names=example.rater_names,
+        questions=questions,
+    )
+
+
+def check_questions(data: SegmentationData, spacing: tuple[float, float] | None, questions: Sequence[Question]) -> None:
+    """Raise UserError for questions that cannot be answered, by asking them about the raters of the first image."""
+    example = data[0]
+    raters = Batch.collate([example], data.info.ignore).raters
+    k = raters.shape[1]
+    mean = torch.nn.functional.one_hot(raters[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
+    samples = Samples(raters, mean, torch.full((1, k), 1 / k), 0)
+    picture = image_to_rgb(example.image, data.info.normalization)
+    _ = ImageReport(example.id, picture, samples, data.info, example.spacing or spacing, questions=questions).answers
+
+
+def case_sections(cases: Sequence[Case], result: Evaluation, agreement: Agreement) -> list[Section]:
+    """Build a table of the cases and one section per case."""
+    n = result.settings["n"]
+    rows, sections = [], []
+    for number, case in enumerate(cases, start=1):
+        scores, name = result.images[case.row], f"{case.kind}: {case.image.name}"
+        samples, raters = agreement.sample_distance[case.row], agreement.rater_distance[case.row]
+        values = (scores[f"ged_{n}"], scores[f"hm_iou_{n}"], samples, raters)
+        rows.append([name, *("" if np.isnan(value) else f"{value:.3f}" for value in values)])
+        of_raters = "" if np.isnan(raters) else f"; two raters differ by {raters:.3f}"
+        text = f"GED of {n} samples: {values[0]:.3f}. Two samples differ by {samples:.3f} (1 − IoU){of_raters}."
+        sections.append(case.image.section(name, text, f"case-{number}"))
+    head = ["image", f"GED, n = {n}", f"HM-IoU, n = {n}", "two samples differ by", "two raters differ by"]
+    contents = Section(
+        "Best, median and worst images",
+        f"By the GED of all {len(result.images)} images (lower is better); each has a section below.",
+        table=Table(head, rows, [f"case-{i + 1}" for i in range(len(rows))]),
+    )
+    return [contents, *sections]

@@ -1,0 +1,216 @@
+"""The page about predictions."""
+
+import json
+import re
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+import stochseg
+from stochseg.analysis import Question
+from stochseg.errors import UserError
+from stochseg.inference import Options, predict
+from stochseg.reports import report_predictions
+from stochseg.reports.saved_prediction import read_image, read_result
+from stochseg.reports.text import mean_and_interval
+from tests.support.oblique import lively
+from tests.support.pages import Page
+
+RNG = np.random.default_rng(0)
+ASK = Question.parse("longest diameter > 6 px")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lively()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Two pictures and a volume with millimeters."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, size in (("a", (20, 24)), ("b <&>", (12, 9))):
+        Image.fromarray(RNG.integers(0, 256, size, dtype=np.uint8)).save(folder / f"{name}.png")
+    volume = RNG.integers(0, 256, (12, 10, 4)).astype(np.float32)
+    nibabel.Nifti1Image(volume, np.diag([0.5, 0.8, 2.0, 1.0])).to_filename(folder / "volume.nii.gz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def predicted(model, inputs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("predicted") / "out"
+    assert all(o.status == "done" for o in predict(model, [inputs], out, Options(samples=7), origin="tiny"))
+    return out
+
+
+@pytest.fixture
+def copied(predicted, tmp_path):
+    """The result of one picture, free to be spoiled."""
+    (tmp_path / "out/a").mkdir(parents=True)
+    for file in (predicted / "a").iterdir():
+        (tmp_path / "out/a" / file.name).write_bytes(file.read_bytes())
+    return tmp_path / "out"
+
+
+def test_page_of_predictions(run, model, inputs, predicted, tmp_path):
+    file = tmp_path / "new" / "page.html"
+    code, out, said = run("report", predicted, "--out", file, "--ask", "longest diameter > 6", "--spacing", "2,3")
+    assert code == 0, said
+    assert f"written to {file}" in out
+    assert [p.name for p in file.parent.iterdir()] == ["page.html"]
+    page = Page(file).check()
+    assert file.stat().st_size < 3 * 400_000
+    drawn = model.sample(np.asarray(Image.open(inputs / "a.png")), 7)
+    for reading in stochseg.hypotheses(drawn, info=model.info if model.info.class_names else None):
+        assert f"{reading.probability:.0%}" in page.text
+    area = stochseg.measure(drawn, "area", label=1, spacing=(2, 3))
+    assert mean_and_interval(area) in page.text
+    long = stochseg.measure(drawn, "longest diameter", spacing=(2, 3)).probability(">", 6)
+    assert f"a: P(longest diameter > 6) = {long:.0%} (" in out
+    assert f"P(longest diameter > 6) = {long:.0%} (" in page.text
+    for name in ("a", "b <&>", "volume"):
+        assert page.words.count(name) >= 2, "in the table of contents and over its section"
+
+
+def test_of_a_volume_all_is_measured_and_the_most_disputed_slice_is_shown(model, inputs, predicted):
+    image = read_image(predicted / "volume", read_result(predicted / "volume"))
+    values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
+    drawn = [model.sample(part, 7) for part in values]
+    shown = int(np.argmax([float(d.entropy.sum()) for d in drawn]))
+    assert image.slice_name == f"slice {shown + 1} of 4"
+    assert (image.samples.labels == drawn[shown].labels).all()
+    assert image.spacing == pytest.approx((0.8, 0.5))
+    pixels = sum((d.labels[0] == 1).flatten(1).sum(1).double().numpy() for d in drawn)
+    np.testing.assert_allclose(image.volume[1].values, pixels * 0.8, rtol=1e-5)
+    assert image.volume[1].unit == "mm³"
+    middle = float(np.median(pixels)) * 0.8 + 0.3  # between two values
+    asked = Question.parse(f"volume > {middle} mm3")
+    again = read_image(predicted / "volume", read_result(predicted / "volume"), None, [asked])
+    assert again.answers[0].probability == pytest.approx((pixels * 0.8 > middle).mean())
+    assert f"volume of {model.info.names[1]}" in str(again.section().parts[-1].table.rows)
+
+
+def test_a_question_about_a_volume_looks_at_all_its_slices(run, model, inputs, predicted, tmp_path):
+    values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
+    areas = np.stack([stochseg.measure(model.sample(v, 7), "area", spacing=(0.8, 0.5)).values for v in values])
+    largest = areas.max(0)
+    limit = float(np.median(largest)) - 0.1
+    assert len(set(areas.argmax(0))) > 1, "or one slice would do"
+    result = read_result(predicted / "volume")
+    image = read_image(predicted / "volume", result, None, [Question.parse(f"area > {limit} mm2")])
+    assert image.answers[0].probability == pytest.approx((largest > limit).mean())
+    code, out, said = run("report", predicted / "volume", "--out", tmp_path / "p.html", "--ask", f"area > {limit:.3f}")
+    assert code == 0, said
+    assert out.splitlines()[0].endswith("%), largest of all slices")
+    text = Page(tmp_path / "p.html").check().text
+    assert f"{image.slice_name}, on which the samples disagree most." in text
+    assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is posterior, left is the patient's left." in text
+
+
+def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):
+    for name in ("one", "two"):
+        report_predictions(predicted / "a", tmp_path / f"{name}.html", questions=[ASK])
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_limit_says_what_is_left_out(predicted, tmp_path):
+    (answer,) = report_predictions(predicted, tmp_path / "page.html", limit=1, questions=[ASK])
+    assert answer.startswith("a: P(")
+    assert "shows 1 of them, evenly spaced" in Page(tmp_path / "page.html").text
+
+
+def test_without_the_input_the_overlay_is_drawn_on(copied, tmp_path):
+    record = json.loads((copied / "a/result.json").read_text())
+    record["inputs"][0]["file"] = str(tmp_path / "gone.png")
+    (copied / "a/result.json").write_text(json.dumps(record))
+    report_predictions(copied, tmp_path / "page.html")
+    assert "gone.png is missing or has changed" in Page(tmp_path / "page.html").check().text
+
+
+def test_predictions_of_an_older_version(tmp_path):
+    folder = Path(__file__).parents[1] / "golden/old/predictions"
+    record = json.loads((folder / "P000-0/result.json").read_text())
+    assert [part["colour"] for part in record["classes"]] == list(read_result(folder / "P000-0").info.colors)
+    (answer,) = report_predictions(folder, tmp_path / "page.html", questions=[ASK])
+    assert answer.startswith("P000-0: P(longest diameter > 6 px) = 0% (0% – ")
+    page = Page(tmp_path / "page.html").check()
+    assert "Predictions of runs/old" in page.text
+    assert "nothing 100%" in page.text
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("result.json", "{", "is not valid JSON .* predict this input again with --overwrite"),
+        ("result.json", '{"format": "other"}', "expected format 'stochseg-prediction', got 'other'"),
+        ("result.json", '{"format": "stochseg-prediction"}', "key 'inputs': Field required"),
+        ("samples.tif", "no picture", "samples.tif cannot be read .* predict this input again"),
+        ("mean.tif", None, "mean.tif cannot be read"),
+    ],
+)
+def test_what_is_broken_is_named_and_nothing_is_written(run, copied, tmp_path, file, content, says):
+    (copied / "a" / file).unlink()
+    if content is not None:
+        (copied / "a" / file).write_text(content)
+    code, _, messages = run("report", copied, "--out", tmp_path / "page.html")
+    assert code == 2
+    assert re.search(says, messages)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_files_that_do_not_fit_each_other_are_refused(copied):
+    record = json.loads((copied / "a/result.json").read_text())
+    for part in record["classes"]:
+        part["samples"] = part["samples"][:-1]
+    (copied / "a/result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"\(6, 2, 20, 24\) .* \(7, 2, 20, 24\)"):
+        read_image(copied / "a", read_result(copied / "a"))
+
+
+def test_a_volume_whose_samples_weigh_differently_in_its_slices_is_refused(model, tmp_path):
+    volume = RNG.integers(0, 256, (16, 16, 2)).astype(np.uint8)
+    nibabel.Nifti1Image(volume, np.eye(4)).to_filename(tmp_path / "a.nii")
+    (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", Options(samples=2))
+    file = outcome.folder / "result.json"
+    for weights in ([[0.2, 0.8], [0.2, 0.8]], [[0.2, 0.8], [0.6, 0.4]]):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "weights": weights}))
+        if weights[0] == weights[1]:
+            size = read_image(outcome.folder, read_result(outcome.folder)).size
+            assert size.weights == pytest.approx([0.2, 0.8])
+        else:
+            with pytest.raises(UserError, match="different weights"):
+                read_result(outcome.folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "nowhere: expected a folder .* no such folder"),
+        (["empty"], "with result.json or train.yaml in it; it is empty"),
+        (["other"], "got a.txt, b.txt"),
+        (["other/a.txt"], "it is a file"),
+        (["lidc"], "lidc is a model without a run, .* give --data"),
+        (["lidc", "--data", "no.h5"], "no data at no.h5"),
+        (["out", "--spacing", "0.7,x"], "--spacing: expected millimeters a pixel"),
+        (["out", "--ask", "beauty > 3"], "'beauty > 3'.*area, "),
+        (["out", "--ask", "area > many"], "'area > many'.*a number"),
+        (["out", "--ask", "area > 5 mm2"], "mm².*px².*--spacing"),
+        (["out", "--ask", "area of moon > 5"], "'moon'; known: "),
+        (["out", "--ask", "volume > 5"], "a is not a volume"),
+        (["out", "--curve", "5,x"], "--curve: expected numbers of steps"),
+        (["out", "--out", "empty"], "--out empty is a folder"),
+    ],
+)
+def test_mistakes(run, copied, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "other" / name).write_text("")
+    code, _, messages = run("report", *arguments)
+    assert code == 2
+    assert re.search(says, messages)
+    assert not list(tmp_path.rglob("*.html"))
