@@ -28,7 +28,7 @@ from stochseg.training import TrainConfig, train
 COUNTS = (1, 5, 10)
 UNET = {"base": 32, "multipliers": [1, 2, 2, 4], "blocks": 1, "attention": [8]}
 FEATURES = {"encoder": "efficientnet-lite0"}
-DIFFUSION = {**UNET, "objective": "cross-entropy", "t_power": 2, "grid": "entropy", "steps": 10}
+DIFFUSION = {**UNET, "objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ccdm": ("ccdm", DIFFUSION),
     "ccdm + EfficientNet-Lite0": ("ccdm", {**DIFFUSION, **FEATURES}),

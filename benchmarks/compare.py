@@ -49,7 +49,7 @@ def main() -> None:
         arguments.runs,
         overrides=TERMS,
         limit=100,
-        steps=10,
+        evaluations=10,
         device="cpu",
     )
     if not arguments.methods:

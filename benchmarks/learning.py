@@ -38,7 +38,7 @@ REPORTED = (
 
 def rival(config: TrainConfig) -> TrainConfig:
     """The same run as a deterministic segmenter."""
-    options = {**config.model.options, "num_timesteps": 1, "steps": 1, "components": 1}
+    options = {**config.model.options, "num_timesteps": 1, "evaluations": 1, "components": 1}
     return config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
 
 

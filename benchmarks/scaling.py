@@ -25,7 +25,7 @@ from stochseg.memory import keep_freed_memory
 
 SIZES = (64, 128, 256, 512)
 COUNTS = (1, 4, 16, 100)
-MODEL = {"components": 8, "noise": "latin", "steps": 5}
+MODEL = {"components": 8, "noise": "latin", "evaluations": 5}
 BASE = (16, 128)
 """Samples and side that the other rows are compared with."""
 
@@ -72,7 +72,7 @@ def main() -> None:
             {
                 "samples": samples,
                 "side": side,
-                "evaluations": MODEL["steps"],
+                "evaluations": MODEL["evaluations"],
                 "core_seconds": round(row["core_seconds"], 4),
                 "milliseconds_a_sample": round(1e3 * row["core_seconds"] / samples, 2),
                 "over_linear": round(linear, 3),

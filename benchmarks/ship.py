@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the run's data; its val split measures the grid")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="sampling default, e.g. steps=10"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="sampling default, e.g. evaluations=10"
     )
     arguments = parser.parse_args()
 
@@ -37,7 +37,7 @@ def main() -> None:
     if megabytes > LIMIT_MEGABYTES:
         raise SystemExit(f"{arguments.run}: {megabytes:.1f} MB, at most {LIMIT_MEGABYTES} are shipped")
     folder = save(model, SHIPPED / arguments.name, half=True)
-    print(f"{folder}: {megabytes:.1f} MB; grid {model.config.grid}, steps {model.config.steps}")
+    print(f"{folder}: {megabytes:.1f} MB; grid {model.config.grid}, {model.config.evaluations} evaluations")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def main() -> None:
     if not arguments.table:
         model = with_engine(load(arguments.model), arguments.engine)
         for sampler, steps in ways:
-            model.check_options(SamplingOptions(steps, sampler))
+            model.check_options(SamplingOptions(evaluations=steps, sampler=sampler))
         data = open_path(arguments.data, "val")
         for seed in range(arguments.seeds):
             for (sampler, steps), folder in folders.items():

@@ -27,7 +27,7 @@ TINY_RUN = {
     "data": {"name": "phantom", "options": {"size": 8}, "train": {"count": 10}, "val": {"count": 4}},
     "model": {
         "name": "ccdm",
-        "options": {"base": 4, "multipliers": [1, 2], "blocks": 1, "num_timesteps": 8, "steps": 2},
+        "options": {"base": 4, "multipliers": [1, 2], "blocks": 1, "num_timesteps": 8, "evaluations": 2},
     },
     "steps": 6,
     "batch_size": 4,

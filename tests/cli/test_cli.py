@@ -184,7 +184,7 @@ def test_a_second_run_in_the_same_folder(run, config, trained):
 
 @pytest.mark.parametrize("numbers", ["5,x", "0", "5,,6", "-3"])
 def test_lists_of_numbers_that_are_none(run, trained, numbers):
-    for arguments, option in (((f"{trained}@{numbers}",), "steps after @"), ((trained, f"--size={numbers}"), "--size")):
+    for arguments, option in (((f"{trained}@{numbers}",), "evaluations after @"), ((trained, f"--size={numbers}"), "--size")):
         code, _, messages = run("bench", *arguments)
         assert code == 2
         assert option in messages
@@ -357,7 +357,7 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
         ((trained, "--data", folder_root, "-n", 1), "scores need at least 2 samples an image, got -n 1"),
         (
             ("prob-unet", "--sampler", "sticky"),
-            "model 'prob-unet' has no choice of sampler, got 'sticky'; leave it out",
+            "model 'prob-unet' has no choice of sampler, got 'sticky'",
         ),
     ):
         code, _, messages = run("bench", *arguments)

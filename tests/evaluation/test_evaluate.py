@@ -180,7 +180,7 @@ def test_evaluations_curve_asks_for_each_number_of_steps():
     model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_timesteps=8)
     curve = evaluations_curve(model, data, [1, 4], options=SamplingOptions(n=2))
     assert {steps: m["evaluations_per_sample"] for steps, m in curve.items()} == {1: 1, 4: 4}
-    assert list(evaluations_curve(model, data, [1, 4], samples=2, sampler="corrector")) == [1, 7]
+    assert list(evaluations_curve(model, data, [1, 4], options=SamplingOptions(n=2, sampler="corrector"))) == [1, 7]
     result = evaluate(model, data, options=SamplingOptions(n=2, evaluations=4, sampler="corrector"))
     assert (result.settings["evaluations"], result.metrics["evaluations_per_sample"]) == (4, 7)
 

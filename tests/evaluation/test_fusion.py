@@ -17,7 +17,7 @@ def phantoms():
 @pytest.fixture
 def model(phantoms):
     torch.manual_seed(0)
-    model = create("ccdm-fast", phantoms.info.num_classes, 1, info=phantoms.info, tower=[8], light=[8], steps=2)
+    model = create("ccdm-fast", phantoms.info.num_classes, 1, info=phantoms.info, tower=[8], light=[8], evaluations=2)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stochseg.experiments import bench
 from stochseg.experiments.bench import Case, cost, peak_memory
 from stochseg.models import create
+from stochseg.models.sampling import SamplingOptions
 
 SMALL = {
     "ccdm": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": [], "num_timesteps": 40},
@@ -38,7 +39,8 @@ def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
 
     monkeypatch.setattr(bench, "median_seconds", clock)
     monkeypatch.setattr(bench, "gemm_gflops", lambda device: 1.0)
-    found = [cost(Case(name, model, steps=steps), (8, 8), samples=16)["core_seconds_all_steps"] for steps in (1, 4, 40)]
+    cases = [Case(name, model, SamplingOptions(evaluations=count)) for count in (1, 4, 40)]
+    found = [cost(case, (8, 8))["core_seconds_all_steps"] for case in cases]
     whole = 40 * 16 if name == "ccdm" else 1 + 39 * 16
     assert found == ["", whole, whole]
 
@@ -47,9 +49,10 @@ def test_maps_through_the_network_are_counted_for_all_samples(monkeypatch):
     monkeypatch.setattr(bench, "gemm_gflops", lambda device: 1.0)
     for name, maps in (("ccdm", 4 * 16), ("ccdm-fast", 1 + 3 * 16)):
         model = create(name, 2, 1, **SMALL[name]).eval()
-        row = cost(Case(name, model, steps=4), (8, 8), samples=16, repeats=1)
+        row = cost(Case(name, model, SamplingOptions(evaluations=4)), (8, 8), repeats=1)
         assert (row["evaluations"], row["evaluations_all_samples"]) == (4, maps)
-    assert cost(Case("ssn", create("ssn", 2, 1, base=8)), (8, 8), samples=2, repeats=1)["evaluations_all_samples"] == ""
+    one_pass = Case("ssn", create("ssn", 2, 1, base=8), SamplingOptions(n=2))
+    assert cost(one_pass, (8, 8), repeats=1)["evaluations_all_samples"] == ""
 
 
 def test_where_memory_cannot_be_read_the_rest_is_measured(monkeypatch):
@@ -58,7 +61,8 @@ def test_where_memory_cannot_be_read_the_rest_is_measured(monkeypatch):
         yield {"rise": math.nan, "process": math.nan}
 
     monkeypatch.setattr(bench, "peak_memory", unknown)
-    row = cost(Case("ccdm", create("ccdm", 2, 1, **SMALL["ccdm"]), steps=1), (8, 8), samples=2, repeats=1)
+    case = Case("ccdm", create("ccdm", 2, 1, **SMALL["ccdm"]), SamplingOptions(n=2, evaluations=1))
+    row = cost(case, (8, 8), repeats=1)
     assert math.isnan(row["process_megabytes"])
     assert row["seconds"] > 0
 

@@ -61,11 +61,11 @@ def test_finished_rows_are_kept_and_failed_ones_tried_again(methods, tmp_path, m
     assert [config.start_from for config in trained] == ["absent"]
 
 
-def test_steps_hold_back_those_who_would_take_more(methods, tmp_path):
-    assert run(methods[:1], tmp_path / "fewer", steps=1)[0]["evaluations"] == 1
-    assert run(methods[:1], tmp_path / "own", steps=5)[0]["evaluations"] == 2
-    whole = f"{methods[0]} model.options.steps=null"
-    assert run([whole], tmp_path / "all", steps=9)[0]["evaluations"] == 8, "more than there are"
+def test_evaluations_cap_the_methods_that_make_more(methods, tmp_path):
+    assert run(methods[:1], tmp_path / "fewer", evaluations=1)[0]["evaluations"] == 1
+    assert run(methods[:1], tmp_path / "own", evaluations=5)[0]["evaluations"] == 2
+    whole = f"{methods[0]} model.options.evaluations=null"
+    assert run([whole], tmp_path / "all", evaluations=9)[0]["evaluations"] == 8, "more than there are"
 
 
 def test_mistakes_are_found_before_any_training(methods, tiny_run, folder_root, tmp_path):
