@@ -184,7 +184,10 @@ def test_a_second_run_in_the_same_folder(run, config, trained):
 
 @pytest.mark.parametrize("numbers", ["5,x", "0", "5,,6", "-3"])
 def test_lists_of_numbers_that_are_none(run, trained, numbers):
-    for arguments, option in (((f"{trained}@{numbers}",), "evaluations after @"), ((trained, f"--size={numbers}"), "--size")):
+    for arguments, option in (
+        ((f"{trained}@{numbers}",), "evaluations after @"),
+        ((trained, f"--size={numbers}"), "--size"),
+    ):
         code, _, messages = run("bench", *arguments)
         assert code == 2
         assert option in messages
