@@ -14,7 +14,7 @@ from stochseg.notebook import VIEWS
 if TYPE_CHECKING:
     from stochseg.analysis import hypotheses, measure, measurements
     from stochseg.errors import UserError
-    from stochseg.models import MODELS, StochasticSegmenter, create, load, register, save
+    from stochseg.models import MODELS, StochasticSegmenter, create, list_models, load, register, save
     from stochseg.plotting import plot
     from stochseg.types import DatasetInfo, Example, Samples
 
@@ -31,6 +31,7 @@ _HOMES = {
     "measure": "stochseg.analysis",
     "measurements": "stochseg.analysis",
     "plot": "stochseg.plotting",
+    "list_models": "stochseg.models",
     "load": "stochseg.models",
     "register": "stochseg.models",
     "save": "stochseg.models",
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "create",
     "hypotheses",
+    "list_models",
     "load",
     "measure",
     "measurements",

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -244,7 +244,7 @@ class Samples:
         if path.suffix != ".npz":
             raise UserError(f"save: expected a file name that ends in .npz, got {path}")
         kind = np.uint8 if self.num_classes <= 256 else np.int32
-        facts = {"seed": self.seed, "evaluations": self.evaluations}
+        facts: dict[str, Any] = {"seed": self.seed, "evaluations": self.evaluations}
         if self.info is not None:
             facts["info"] = self.info.model_dump(mode="json")
         path.parent.mkdir(parents=True, exist_ok=True)

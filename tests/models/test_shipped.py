@@ -10,14 +10,14 @@ import torch
 
 import stochseg
 from stochseg.errors import UserError
-from stochseg.models.io import SHIPPED, WEIGHTS, shipped
+from stochseg.models.io import SHIPPED, WEIGHTS, list_bundled
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-names = pytest.mark.parametrize("name", shipped())
+names = pytest.mark.parametrize("name", list_bundled())
 
 
 def test_lidc_is_in_the_box():
-    assert "lidc" in shipped()
+    assert "lidc" in list_bundled()
 
 
 @names

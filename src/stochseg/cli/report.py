@@ -121,14 +121,14 @@ def report(
 
 def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, SegmentationData]:
     """What is known of the run, and the data to compare it on."""
-    from stochseg.models.io import find_model, shipped
+    from stochseg.models.io import find_model, list_bundled
     from stochseg.reports.run import read_facts
     from stochseg.training.log import LOG_FILE
     from stochseg.training.loop import CONFIG_FILE
 
     wanted = "expected a folder that `stochseg predict` or `stochseg train` wrote"
-    if not path.exists() and str(path) not in shipped():
-        raise UserError(f"{path}: {wanted}, or with --data a shipped model ({', '.join(shipped())}); no such folder")
+    if not path.exists() and str(path) not in list_bundled():
+        raise UserError(f"{path}: {wanted}, or with --data a bundled model ({', '.join(list_bundled())}); no such folder")
     if not (path / CONFIG_FILE).is_file():
         try:
             find_model(path)

@@ -1,24 +1,28 @@
-"""Stochastic segmenters behind one interface."""
+"""Stochastic segmenters behind one interface. Importing this package registers them."""
 
-from stochseg.models import ccdm, ccdm_fast  # noqa: F401  (importing a model registers it)
-from stochseg.models.base import StochasticSegmenter
-from stochseg.models.baselines import (  # noqa: F401
-    analog_bits,
-    car,
-    cflow,
-    cimd,
-    flow_ssn,
-    hprob_unet,
-    jprob_unet,
-    mose,
-    phiseg,
-    pixelseg,
-    prob_unet,
-    smp,
-    ssn,
-    unet_ce,
-)
-from stochseg.models.io import load, save
-from stochseg.models.registry import MODELS, create, register
+from stochseg.models import baselines
+from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.baselines import *  # noqa: F403  (the classes that `baselines.__all__` lists)
+from stochseg.models.ccdm import CCDM, CCDMConfig
+from stochseg.models.ccdm_fast import CCDMFast, CCDMFastConfig
+from stochseg.models.io import list_bundled, load, save
+from stochseg.models.registry import MODELS, create, list_models, register
+from stochseg.models.sampling import SamplingOptions
 
-__all__ = ["MODELS", "StochasticSegmenter", "create", "load", "register", "save"]
+__all__ = [
+    "CCDM",
+    "MODELS",
+    "CCDMConfig",
+    "CCDMFast",
+    "CCDMFastConfig",
+    "SamplingOptions",
+    "SegmenterConfig",
+    "StochasticSegmenter",
+    "create",
+    "list_bundled",
+    "list_models",
+    "load",
+    "register",
+    "save",
+    *baselines.__all__,
+]

@@ -24,13 +24,25 @@ VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 SHIPPED = Path(__file__).parent / "shipped"
-"""Trained models inside the package, a folder each."""
+"""Bundled models, one folder each."""
 
 
 def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) -> Path:
-    """Write the model as a folder, all or nothing; an existing model there is replaced.
+    """Write a model as a folder, all or nothing. A model that is already there is replaced.
 
-    half: weights in float16, half the size; they are float32 again when loaded.
+    Args:
+        model: the model to write.
+        path: the folder; any other content at this place is left alone.
+        half: store weights as float16, half the size; loading makes them float32 again.
+
+    Returns:
+        The folder, which `load` reads.
+
+    >>> import stochseg, tempfile
+    >>> model = stochseg.create("unet-ce", base=8, multipliers=[1, 2])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stochseg.load(stochseg.save(model, f"{folder}/model")).name
+    'unet-ce'
     """
     path = Path(path)
     with replaced_folder(path, ours=is_checkpoint, kind="a saved model") as folder:
@@ -39,7 +51,7 @@ def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) ->
 
 
 def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False) -> None:
-    """The two files of a model, into a folder that exists."""
+    """Write the files of a model into an existing folder."""
     weights = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
@@ -48,7 +60,7 @@ def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False)
 
 
 def write_description(model: StochasticSegmenter, folder: Path) -> None:
-    """The model without its weights: name, config, and what it knows of its data."""
+    """Write the model without its weights: name, config and facts about its data."""
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -60,7 +72,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a model, or a checkpoint of a run, and nothing else that somebody could miss."""
+    """Whether a folder holds a model or a checkpoint of a run, and nothing else worth keeping."""
     if {file.name for file in folder.iterdir() if not is_junk(file.name)} - {WEIGHTS, CONFIG, "state"}:
         return False
     try:
@@ -70,8 +82,22 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticSegmenter:
-    """Read a model folder, a run folder (its best checkpoint, or the last if there is none yet), or a shipped model by
-    its name, such as "lidc"."""
+    """Load a saved model, the best checkpoint of a run (or the last if there is none yet), or a bundled model.
+
+    Args:
+        path: a folder written by `save` or by training, or the name of a bundled model, such as "lidc".
+        device: where to put the model.
+
+    Returns:
+        The model, in evaluation mode.
+
+    Raises:
+        UserError: if there is no model, or its files are damaged or belong to different models.
+
+    >>> import stochseg
+    >>> stochseg.load("lidc").name
+    'ccdm-fast'
+    """
     folder = find_model(Path(path))
     description = read_json(folder / CONFIG)
     if description.get("format") != FORMAT:
@@ -90,13 +116,13 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     return model.to(device).eval()
 
 
-def shipped() -> tuple[str, ...]:
-    """Names of the models in the box."""
+def list_bundled() -> tuple[str, ...]:
+    """Names of the bundled models."""
     return tuple(sorted(folder.name for folder in SHIPPED.glob("*") if (folder / WEIGHTS).is_file()))
 
 
 def is_model(path: Path) -> bool:
-    """Whether there is a model or a run, or a part of one."""
+    """Whether a folder holds a model or a run, or a part of one."""
     return any((path / name).exists() for name in (CONFIG, WEIGHTS, "train.yaml", "best", "last"))
 
 
@@ -108,31 +134,31 @@ def find_model(path: Path) -> Path:
     for folder in candidates:
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
-    if str(path) in shipped() and not is_model(path):  # such as a folder of data
+    if str(path) in list_bundled() and not is_model(path):  # such as a folder of data
         return SHIPPED / path
     if not path.exists():
         raise UserError(
-            f"no model at {path}: no such folder; give a run folder, a folder written by stochseg.save, or the name of "
-            f"a shipped model ({', '.join(shipped()) or 'none in this install'})"
+            f"no model at {path}: no such folder; pass a run folder, a folder written by stochseg.save, or the name of "
+            f"a bundled model ({', '.join(list_bundled()) or 'none in this install'})"
         )
     raise UserError(f"no model at {path}: expected {WEIGHTS} and {CONFIG} there, or in its best/ or last/")
 
 
 def load_weights(model: StochasticSegmenter, file: Path, without: Collection[str] = ()) -> None:
-    """Fill the model from a safetensors file that holds exactly its tensors, or all but those named in `without`."""
+    """Load exactly the tensors of the model, except those named in `without`, from a safetensors file."""
     weights = rename_old_tensors(model, read_tensors(file))
     expected = {key: value for key, value in model.state_dict().items() if key not in without}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing or extra:
         raise UserError(
-            f"{file} belongs to another model than {model.name!r}: {len(missing)} tensors missing"
+            f"{file} does not belong to this {model.name!r} model: {len(missing)} tensors missing"
             f"{_first(missing)}, {len(extra)} unknown{_first(extra)}; keep config.json and model.safetensors together"
         )
     for key, value in weights.items():
         if value.shape != expected[key].shape:
             raise UserError(
                 f"{file}: tensor {key!r} has shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}; "
-                "the two files are of different models"
+                "config.json and model.safetensors belong to different models"
             )
     model.load_state_dict(weights, strict=not without)
 
@@ -141,10 +167,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except FileNotFoundError:
-        raise UserError(f"{file} is missing; the checkpoint is not complete") from None
+        raise UserError(f"{file} is missing; the checkpoint is incomplete") from None
     except SafetensorError as error:
         raise UserError(
-            f"{file} cannot be read ({error}); it is damaged or cut short: copy or train it again"
+            f"{file} cannot be read ({error}); it is damaged or incomplete: copy or train it again"
         ) from None
 
 
@@ -152,9 +178,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
     except FileNotFoundError:
-        raise UserError(f"{file} is missing; the checkpoint is not complete") from None
+        raise UserError(f"{file} is missing; the checkpoint is incomplete") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid JSON ({error}); it is damaged or cut short") from None
+        raise UserError(f"{file} is not valid JSON ({error}); it is damaged or incomplete") from None
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected a JSON object, got {type(content).__name__}")
     return content

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Models by name: those of this package, and those that installed packages register as entry points."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from typing import Any, TypeVar
 
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.base import StochasticSegmenter
+from stochseg.plugins import Registry
 from stochseg.types import DatasetInfo
 
-MODELS: dict[str, type[StochasticSegmenter]] = {}
+MODELS: Registry[type[StochasticSegmenter]] = Registry("model", "stochseg.models")
+"""Model classes by name. An installed package adds one with an entry point of the group `stochseg.models`."""
 
 FAMILIES: dict[str, Callable[[str], type[StochasticSegmenter]]] = {}
-"""Models named "prefix:variant": from the whole name to its class, which carries that name."""
+"""Models named "prefix:variant": a function from the whole name to its class."""
 
 M = TypeVar("M", bound=type[StochasticSegmenter])
 F = TypeVar("F", bound=Callable[[str], type[StochasticSegmenter]])
 
 
 def register(name: str) -> Callable[[M], M]:
-    """Class decorator: `create(name, ...)` builds this model."""
+    """Class decorator that registers a model, so that `create(name, ...)` builds it.
+
+    Args:
+        name: lower case, words joined by hyphens.
+
+    >>> from stochseg.models import StochasticSegmenter, list_models, register
+    >>> @register("my-model")
+    ... class MyModel(StochasticSegmenter):
+    ...     pass
+    >>> "my-model" in list_models()
+    True
+    >>> del MODELS["my-model"]
+    """
 
     def add(cls: M) -> M:
         cls.name = name
@@ -30,7 +44,10 @@ def register(name: str) -> Callable[[M], M]:
 
 
 def register_family(prefix: str) -> Callable[[F], F]:
-    """Decorator of a function that makes the class of a model named "prefix:variant"; equal names, equal classes."""
+    """Decorator that registers a function which makes the class of a model named "prefix:variant".
+
+    The function must return the same class for the same name.
+    """
 
     def add(make: F) -> F:
         FAMILIES[prefix] = make
@@ -39,32 +56,63 @@ def register_family(prefix: str) -> Callable[[F], F]:
     return add
 
 
+def list_models() -> list[str]:
+    """Names of all registered models, sorted; families appear as "prefix:...".
+
+    >>> import stochseg
+    >>> [name for name in stochseg.list_models() if name.startswith("c")]
+    ['car', 'ccdm', 'ccdm-fast', 'cflow', 'cimd']
+    """
+    return sorted([*MODELS, *(f"{prefix}:..." for prefix in FAMILIES)])
+
+
 def is_registered(name: object) -> bool:
-    """Whether this is the name of a model, or begins as one of a family does."""
+    """Whether `name` is the name of a model, or starts like those of a family."""
     return isinstance(name, str) and (name in MODELS or (":" in name and name.partition(":")[0] in FAMILIES))
 
 
 def find_class(name: object, where: str = "") -> type[StochasticSegmenter]:
-    """The class of a model by its name; `where` says in the error where the name stood."""
+    """The class of a model by its name; `where` says in an error message where the name comes from."""
     if isinstance(name, str) and is_registered(name):
-        return MODELS[name] if name in MODELS else FAMILIES[name.partition(":")[0]](name)
-    raise unknown_name(f"model{where}", name, [*MODELS, *(f"{prefix}:..." for prefix in FAMILIES)])
+        if name not in MODELS:
+            return FAMILIES[name.partition(":")[0]](name)
+        cls = MODELS[name]
+        if not (isinstance(cls, type) and issubclass(cls, StochasticSegmenter)):
+            raise UserError(f"model {name!r}: expected a subclass of StochasticSegmenter, got {cls!r}")
+        if cls.name != name:  # an entry point whose class was not decorated
+            cls.name = name
+        return cls
+    raise unknown_name(f"model{where}", name, list_models())
 
 
 def create(
-    name: str, num_classes: int, image_channels: int, *, info: DatasetInfo | None = None, **config: Any
+    name: str, num_classes: int = 2, image_channels: int = 1, *, info: DatasetInfo | None = None, **config: Any
 ) -> StochasticSegmenter:
-    """Build a registered model with fresh (or, where its config says so, pretrained) weights; keys left out of `config`
-    keep the model's defaults.
+    """Build a registered model with random or, where its config says so, pretrained weights.
 
-    `info` gives class names, colors and the normalization of raw images; without it a plain one is made.
+    Args:
+        name: a name of `list_models()`.
+        num_classes: labels, the background included.
+        image_channels: channels of the images.
+        info: class names, colors and the normalization of raw images; default: plain ones.
+        **config: options of the model; those left out keep the model's defaults.
+
+    Returns:
+        The model, on the CPU and in training mode.
+
+    Raises:
+        UserError: for an unknown model, an unknown option, or an `info` that contradicts the numbers.
+
+    >>> import stochseg
+    >>> stochseg.create("ccdm-fast", num_classes=3, tower=[8, 16], light=[8, 8]).num_classes
+    3
     """
     if info is None:
         info = DatasetInfo.parse({"num_classes": num_classes, "image_channels": image_channels}, where="create")
     if (info.num_classes, info.image_channels) != (num_classes, image_channels):
         raise UserError(
-            f"create: info says {info.num_classes} classes and {info.image_channels} image channels, the arguments say "
-            f"{num_classes} and {image_channels}; give the same numbers"
+            f"create: info has {info.num_classes} classes and {info.image_channels} image channels, the arguments are "
+            f"{num_classes} and {image_channels}; pass the same numbers"
         )
     model = build(name, info, config)
     model.load_pretrained()
@@ -72,6 +120,6 @@ def create(
 
 
 def build(name: object, info: DatasetInfo, config: dict[str, Any], *, where: str = "") -> StochasticSegmenter:
-    """The model with fresh weights alone, to be filled by others; `where` says in an error where its name stood."""
+    """The model with random weights, to be filled by the caller; `where`: see `find_class`."""
     cls = find_class(name, where)
     return cls(info, cls.config_type.parse(config, where=f"model {cls.name!r}"))

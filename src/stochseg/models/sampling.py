@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import ClassVar
 
 import torch
@@ -152,14 +153,20 @@ def _reporter(progress: Progress | None, done: int, total: int) -> Report:
     return report
 
 
+def crop(x: Tensor, window: Sequence[slice]) -> Tensor:
+    """The window of the spatial axes of "... *space", one slice per axis."""
+    index: tuple[EllipsisType | slice, ...] = (..., *window)
+    return x[index]
+
+
 def embed(samples: Samples, window: Sequence[slice], size: Sequence[int]) -> Samples:
     """Samples of a window of the image as samples of the whole image, which is of class 0 outside."""
     if tuple(samples.labels.shape[2:]) == tuple(size):
         return samples
     b, n, classes = *samples.labels.shape[:2], samples.num_classes
     labels = samples.labels.new_zeros(b, n, *size)
-    labels[(..., *window)] = samples.labels
+    crop(labels, window).copy_(samples.labels)
     mean = samples.mean.new_zeros(b, classes, *size)
     mean[:, 0] = 1
-    mean[(..., *window)] = samples.mean
+    crop(mean, window).copy_(samples.mean)
     return Samples(labels, mean, samples.weights, samples.seed, samples.evaluations, samples.info)

@@ -1,20 +1,21 @@
-"""Analog Bits (Chen, Zhang and Hinton 2023): labels as bits of ±1, which ordinary Gaussian diffusion can carry.
+"""Analog Bits (Chen, Zhang and Hinton 2023): labels as bits of ±1, carried by ordinary Gaussian diffusion.
 
-Idea: a label 0..L-1 is written with ceil(log2 L) bits, each bit is -1 or +1, and the map of bits is diffused as if it
-were a real-valued image. The network predicts the bits themselves:
+Idea: a label 0..L-1 is written with ceil(log2 L) bits, each bit is -1 or +1, and the map of bits is diffused like a
+real-valued image. The network predicts the bits themselves:
 
     loss = E || f(x_t, t, x0~, image) - bits ||^2
 
-With self-conditioning, f also reads an earlier estimate x0~ of the bits: in training its own estimate from x0~ = 0 with
-probability one half (without a gradient through it), else 0; in sampling the estimate of the previous step. A sample is
-read by thresholding at 0.
+With self-conditioning, f also reads an earlier estimate x0~ of the bits: in training, with probability one half, its
+own estimate from x0~ = 0 (without a gradient through it), otherwise 0; in sampling, the estimate of the previous step.
+Thresholding at 0 gives the labels of a sample.
 
-Differs from the original: where L is not a power of two, some thresholded codes are no label; the nearest code
-that is one is taken instead. Time is discrete (T = 250, as in the CCDM comparison), t uniform. The asymmetric time
-intervals, a trick for few steps, are left out: the exact jumps of `core.gaussian` take any grid. Per-pixel
-probabilities (for `Samples.mean`) read the last estimate of a bit, an expectation, as the bit's probability.
+Differs from the original: where L is not a power of two, some thresholded codes do not belong to a label, and the
+nearest code that does is used instead. Time is discrete (T = 250, as in the CCDM comparison) and t uniform. The
+asymmetric time intervals, a technique for few steps, are omitted: the exact jumps of `core.gaussian` work on any grid.
+Per-pixel probabilities (for `Samples.mean`) interpret the last estimate of a bit, an expectation, as the probability of
+the bit.
 
-Cost: one U-Net pass a step and sample, in training 1.5 a draw.
+Cost: one U-Net pass per step and sample; in training 1.5 passes per draw.
 
 Parameters in print: 9M.
 """
@@ -37,9 +38,9 @@ from stochseg.types import DatasetInfo
 
 
 class AnalogBitsConfig(GaussianDiffusionConfig, UNetConfig):
-    """The U-Net's shape and the diffusion. Defaults: the LIDC 9M network, all T = 250 steps."""
+    """Shape of the U-Net and the diffusion. Defaults: the LIDC 9M network, all T = 250 steps."""
 
-    self_conditioning: float = Field(0.5, ge=0, le=1, description="how often training sees its own estimate")
+    self_conditioning: float = Field(0.5, ge=0, le=1, description="probability that training sees its own estimate")
 
 
 def bit_codes(num_classes: int) -> Tensor:
@@ -50,7 +51,7 @@ def bit_codes(num_classes: int) -> Tensor:
 
 @register("analog-bits")
 class AnalogBits(GaussianDiffusion):
-    """Gaussian diffusion of the labels' bits, with self-conditioning."""
+    """Gaussian diffusion of the bits of the labels, with self-conditioning."""
 
     config_type: ClassVar[type[AnalogBitsConfig]] = AnalogBitsConfig
     config: AnalogBitsConfig
@@ -64,7 +65,7 @@ class AnalogBits(GaussianDiffusion):
     def predict(
         self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
     ) -> tuple[Tensor, Tensor | None]:
-        if previous is None or self.config.self_conditioning == 0:  # what it never saw in training
+        if previous is None or self.config.self_conditioning == 0:  # training never showed one
             previous = torch.zeros_like(x_t)
         return self.net(torch.cat([x_t, previous], dim=1), t, condition), None
 
@@ -77,7 +78,7 @@ class AnalogBits(GaussianDiffusion):
         return {"loss": batch.mean((x0 - batch.x0) ** 2)}
 
     def _own_estimate(self, batch: Noised, condition: Condition) -> Tensor:
-        """x0~ "d c h w": the network's estimate in some rows, drawn with probability `self_conditioning`, else 0."""
+        """x0~ "d c h w": the network's estimate in rows drawn with probability `self_conditioning`, otherwise 0."""
         u = batch.noise.uniform((len(batch.rows), 1))[:, 0]
         chosen = torch.nonzero(u < self.config.self_conditioning)[:, 0]
         previous = torch.zeros_like(batch.x_t)
@@ -87,5 +88,5 @@ class AnalogBits(GaussianDiffusion):
                 x0, _ = self.predict(batch.x_t[chosen], batch.t[chosen], None, local)
             # Older torch would reuse the 16-bit copies of the weights made here, which have no gradient.
             torch.clear_autocast_cache()
-            previous[chosen] = x0.clamp(-1, 1)  # as the sampler cuts it
+            previous[chosen] = x0.clamp(-1, 1)  # as in the sampler
         return previous

@@ -1,28 +1,28 @@
 """CAR: calibrated adversarial refinement (Kassapis et al., ICCV 2021).
 
 Idea: a calibration network F learns the probabilities of each pixel by cross-entropy; a refinement network G turns the
-image, F's probabilities and a code z ~ N(0, 1) of 8 dimensions into one coherent map. A discriminator D of patches
-makes single maps look like raters' maps, and a calibration loss holds their mean to F:
+image, F's probabilities and a code z ~ N(0, 1) of 8 dimensions into one coherent map. A patch discriminator D makes
+single maps look like raters' maps, and a calibration loss ties their mean to F:
 
     F:  CE(F(x), y)
     G:  10 · E −log D(x, G(x, F(x), z))  +  5 · KL( mean of 5 samples ‖ F(x) )
     D:  −log D(x, y) − E log(1 − D(x, G(x, F(x), z)))
 
-z enters G by a scale and a shift of the maps at its three finest decoder levels.
+z enters G through a scale and a shift of the feature maps at its three finest decoder levels.
 
-All three learn at once, as one loss in which each term reaches only the parameters of its own network: G plays against
-a D whose parameters are detached, D sees detached samples, and G sees a detached F. The learning rate of a run is G's
-(2e-4 in the paper); `parameter_groups` gives F and D theirs, and all of them the betas (0.5, 0.99).
+All three learn at once, by one loss in which each term reaches only the parameters of its own network: G plays against
+a D with detached parameters, D sees detached samples, and G sees a detached F. The learning rate of a run is that of G
+(2e-4 in the paper); `parameter_groups` sets those of F and D, and the betas (0.5, 0.99) of all.
 
 Differs from the original:
-- F and G are U-Nets of the library, F is trained alongside rather than before;
-- D judges patches and takes any image size, where the released one ends in one linear layer of a fixed size; it is
+- F and G are U-Nets of this library, and F is trained together with G rather than before;
+- D judges patches and takes any image size, whereas the released one ends in one linear layer of a fixed size; it is
   updated at every step (the released schedule freezes it for 200 of 250 steps) at its 20 times lower rate, and has no
   gradient penalty (the released loss adds ten times its squared gradient at raters' maps, and skips steps of a D that
   is right in 85% of the cases); there is no weight decay (released: 5e-4);
 - where the drawn rater left pixels void, both the rater's map and the samples are blanked for D.
 
-Cost: F and G's encoder once an image, G's decoder once a sample.
+Cost: F and G's encoder once per image, G's decoder once per sample.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ BETAS = (0.5, 0.99)
 
 
 class CARConfig(SegmenterConfig, UNetConfig):
-    """The shape of both U-Nets, the discriminator's, and the game between them."""
+    """Shape of both U-Nets and of the discriminator, and the weights of the loss."""
 
     latent: int = Field(8, ge=1, description="dimensions of the code z")
-    samples: int = Field(5, ge=1, description="samples of an image in a training step, whose mean is held to F")
+    samples: int = Field(5, ge=1, description="samples per image in a training step, whose mean is tied to F")
     adversarial: float = Field(10.0, ge=0, description="weight of the refinement network's adversarial loss")
     calibration: float = Field(5.0, ge=0, description="weight of KL(mean of the samples ‖ F)")
     patch_width: int = Field(64, ge=1, description="channels of the discriminator's first layers")
@@ -63,7 +63,7 @@ class CARConfig(SegmenterConfig, UNetConfig):
 
 
 class Refiner(nn.Module):
-    """G: image and probabilities once, then a code a sample."""
+    """G: image and probabilities once, then one code per sample."""
 
     def __init__(self, image_channels: int, num_classes: int, config: CARConfig):
         super().__init__()
@@ -73,25 +73,27 @@ class Refiner(nn.Module):
         )
 
     def encode(self, image: Tensor, p: Tensor) -> list[Tensor]:
-        """image: "b c h w"; p: "b l h w", F's probabilities. Returns what `forward` starts from."""
+        """Encode images "b c h w" and F's probabilities p "b l h w" for `forward`."""
         bottleneck, skips = self.unet.encode(torch.cat([image, p], dim=1))
         return [bottleneck, *skips]
 
     def forward(self, encoded: Sequence[Tensor], rows: Tensor, code: Tensor) -> Tensor:
-        """Logits "r l h w". rows: "r", whose encoding; code: "r latent"."""
+        """Logits "r l h w". rows: "r", index of the encoding of each; code: "r latent"."""
 
         def modulate(level: int, h: Tensor) -> Tensor:
             if level >= len(self.modulations):
                 return h
-            scale, shift = self.modulations[level](code)[:, :, None, None].chunk(2, dim=1)
+            modulation: Tensor = self.modulations[level](code)[:, :, None, None]
+            scale, shift = modulation.chunk(2, dim=1)
             return h * (1 + scale) + shift
 
         bottleneck, *skips = (x[rows] for x in encoded)
-        return self.unet.decode(bottleneck, skips, modulate=modulate)
+        out: Tensor = self.unet.decode(bottleneck, skips, modulate=modulate)
+        return out
 
 
 class PatchDiscriminator(nn.Module):
-    """D: an image and a map "b c h w" of any size -> how real each patch looks, logits "b 1 h' w'"."""
+    """D: an image and a map "b c h w" of any size -> logits "b 1 h' w'" of each patch being real."""
 
     def __init__(self, in_channels: int, width: int, levels: int):
         super().__init__()
@@ -108,12 +110,13 @@ class PatchDiscriminator(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Conv2d(current, 1, 3, padding=1))
 
     def forward(self, image: Tensor, maps: Tensor) -> Tensor:
-        return self.layers(pad_to_multiple(torch.cat([image, maps], dim=1), self.stride)).float()
+        out: Tensor = self.layers(pad_to_multiple(torch.cat([image, maps], dim=1), self.stride))
+        return out.float()
 
 
 @register("car")
 class CAR(StochasticSegmenter):
-    """A calibrated network, and a refinement of it that an adversary keeps coherent."""
+    """A calibrated network, and an adversarial refinement into coherent maps."""
 
     config_type: ClassVar[type[CARConfig]] = CARConfig
     config: CARConfig
@@ -156,7 +159,7 @@ class CAR(StochasticSegmenter):
         rows = one.repeat_interleave(config.samples)
         refined = self.refiner(self.refiner.encode(padded, log_f.exp()), rows, code)[..., :h, :w].float()
         log_p = torch.log_softmax(refined, dim=1)
-        log_mean = log_p.unflatten(0, (b, config.samples)).logsumexp(1) - math.log(config.samples)
+        log_mean = log_p.view(b, config.samples, *log_p.shape[1:]).logsumexp(1) - math.log(config.samples)
         kl = (log_mean.exp() * (log_mean - log_f[..., :h, :w])).sum(1)
         calibration = kl.masked_fill(~valid, 0.0).mean()
 

@@ -1,4 +1,4 @@
-"""CIMD (Rahman et al., CVPR 2023): Gaussian diffusion of the mask, whose noise is held to the raters' ambiguity.
+"""CIMD (Rahman et al., CVPR 2023): Gaussian diffusion of the mask, whose noise is tied to the raters' ambiguity.
 
 Idea: a DDPM over the mask, conditioned on the image by concatenation, samples segmentations; its own randomness is the
 diversity. Two small encoders map an image and a map to a low-dimensional Gaussian: Q reads a rater's mask y (the
@@ -6,18 +6,18 @@ ambiguity modelling network), P the network's noise estimate (the ambiguity cont
 
     loss = || eps - eps_hat ||^2  +  L_vlb / 1000  +  KL( Q(image, y) || P(image, eps_hat) ) / 1000
 
-L_vlb is the variational bound that trains the variance alone (Nichol and Dhariwal 2021: the mean is held fixed in it);
-the log-variance is interpolated between those of the forward jump and of the posterior. The encoders act in training
-only: sampling is a plain DDPM of T = 1000 steps.
+L_vlb is the variational bound that trains only the variance (Nichol and Dhariwal 2021: its mean is detached); the
+log-variance is interpolated between those of the forward jump and of the posterior. The encoders act only in training:
+sampling is a plain DDPM of T = 1000 steps.
 
 Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=48` gives
-22M); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is held to that range in the bound;
-the encoders have strided convolutions and group normalization (released: those of the Probabilistic U-Net), with a
-limit to the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet at
-0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 a class, and the label
-the largest.
+22M); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is clamped to that range in the
+bound; the encoders have strided convolutions and group normalization (released: those of the Probabilistic U-Net), with
+a limit on the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet
+at 0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 per class, and the
+label the largest.
 
-Cost: one U-Net pass a step and sample; 1000 steps unless fewer are asked for.
+Cost: one U-Net pass per step and sample; 1000 steps by default.
 
 Parameters in print: 24M.
 """
@@ -41,13 +41,13 @@ from stochseg.types import DatasetInfo
 
 
 class CIMDConfig(GaussianDiffusionConfig, UNetConfig):
-    """The U-Net's shape, the diffusion and the ambiguity encoders."""
+    """Shape of the U-Net, the diffusion and the ambiguity encoders."""
 
     schedule: Literal["cosine", "linear"] = "linear"
     num_timesteps: int = Field(1000, ge=1, description="T")
     latent: int = Field(6, ge=1, description="dimensions of the ambiguity Gaussians")
     ambiguity_channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192), min_length=1, description="channels a level of the ambiguity encoders"
+        (32, 64, 128, 192), min_length=1, description="channels per level of the ambiguity encoders"
     )
     vlb_weight: float = Field(1e-3, ge=0, description="weight of the variational bound, summed over t")
     ambiguity_weight: float = Field(1e-3, ge=0, description="weight of the divergence of Q from P")
@@ -78,7 +78,7 @@ class AmbiguityEncoder(nn.Module):
 
 
 def mask_codes(num_classes: int) -> Tensor:
-    """One channel for two classes, else one a class: ±1, "l c"."""
+    """Codes ±1 "l c": one channel for two classes, otherwise one per class."""
     one_hot = 2 * torch.eye(num_classes) - 1
     return one_hot[:, 1:] if num_classes == 2 else one_hot
 
@@ -99,7 +99,7 @@ class CIMD(GaussianDiffusion):
         self.posterior, self.prior = AmbiguityEncoder(*shape), AmbiguityEncoder(*shape)
 
     def _heads(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
-        """eps_hat and v, "b c h w" each; v is 1/2 where the network says 0, and free to leave [0, 1]."""
+        """eps_hat and v, "b c h w" each; v is 1/2 where the network returns 0, and may leave [0, 1]."""
         eps, v = self.net(x_t, t, condition).chunk(2, dim=1)
         return eps, (v + 1) / 2
 
@@ -124,7 +124,7 @@ class CIMD(GaussianDiffusion):
         return {"loss": total, **{name: part.detach() for name, part in parts.items()}}
 
     def bound_terms(self, batch: Noised, eps: Tensor, v: Tensor) -> Tensor:
-        """KL( q(x_{t-1} | x_t, x0) || p(x_{t-1} | x_t) ) a value, and at t = 1 -log p(x0 | x_1); "d c h w", nats."""
+        """KL( q(x_{t-1} | x_t, x0) || p(x_{t-1} | x_t) ), and -log p(x0 | x_1) at t = 1; "d c h w" in nats."""
         t, s = batch.t, batch.t - 1
         x0 = self.process.predict_x0(batch.x_t, eps, t).clamp(-1, 1)
         mean, _ = self.process.posterior(batch.x_t, x0, t, s)

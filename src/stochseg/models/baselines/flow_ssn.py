@@ -1,29 +1,29 @@
 """Flow-SSN: flow stochastic segmentation networks, continuous-time (De Sousa Ribeiro et al., ICCV 2025).
 
-Idea: a large network reads the image once and says where in logit space samples begin, a light one carries each start
-along a straight-line flow to a label map. The flow never sees the image: it learns how the pixels of a map belong
-together, which a low-rank normal cannot say.
+Idea: a large network reads the image once and predicts where in logit space samples start; a light one carries each
+start along a straight-line flow to a label map. The flow never sees the image: it learns how the pixels of a map belong
+together, which a low-rank normal distribution cannot express.
 
     u ~ N(μ(x), σ²),   y_t = (1 - t) u + t x1,   p(y_t, t) = softmax(flow network) ≈ E[x1 | y_t],
 
-x1 the one-hot labels. Training is cross-entropy of p against the labels at t ~ U(0, 1); its optimum is the conditional
-mean. Along one line the velocity is x1 - u; the flow that has the same marginals at every t moves with its conditional
-mean. Since u = (y_t - t x1) / (1 - t) on every line through y_t,
+where x1 are the one-hot labels. Training is cross-entropy of p against the labels at t ~ U(0, 1); its optimum is the
+conditional mean. Along one line the velocity is x1 - u; the flow with the same marginals at every t moves with its
+conditional mean. Since u = (y_t - t x1) / (1 - t) on every line through y_t,
 
     v(y_t, t) = E[x1 - u | y_t] = (p - y_t) / (1 - t),
 
 and a step of Euler's method from t to s is y_s = y_t + (s - t) / (1 - t) (p - y_t): the last one ends at p itself, so a
-sample's probabilities are those of the last call, and its labels their arg-max.
+sample's probabilities are those of the last evaluation, and its labels their arg-max.
 
-Differs from the original: its released sampler moves with p - u, the sample's own start (`sampler="start"` here).
-That is the velocity of a line, not the conditional mean, and the two agree only where p no longer changes: with an
-exact p and two readings of one pixel, of probability 0.7 and 0.3, the second is drawn with 0.30 by `euler` and with
-0.26 by `start`, both with 200 even steps. Large regions take their mode close to t = 0, where even steps are too long:
-of two readings of 32×32 pixels that second one is drawn with 0.12 by 10 even steps (the published number) and with 0.27
-by 10 of `grid="early"`. Networks have no dropout; in this library's blocks the light one has 0.10M
-parameters at its published widths and depth, not 0.15M. Under void pixels the flow reads the mean of all labels for x1.
+Differs from the original: the released sampler moves with p - u, where u is the sample's own start (`sampler="start"`
+here). That is the velocity of one line, not the conditional mean, and the two agree only where p no longer changes:
+with an exact p and two readings of one pixel, of probability 0.7 and 0.3, the second is drawn with 0.30 by `euler` and
+with 0.26 by `start`, both with 200 even steps. Large regions take their mode close to t = 0, where even steps are too
+long: of two readings of 32×32 pixels the second is drawn with 0.12 by 10 even steps (the published number) and with
+0.27 by 10 steps of `grid="early"`. Networks have no dropout; in this library's blocks the light one has 0.10M
+parameters at its published widths and depth, not 0.15M. Under void pixels the flow reads the mean of all labels as x1.
 
-Cost: one pass of the large network an image, and one of the light network a step and sample.
+Cost: one pass of the large network per image, and one pass of the light network per step and sample.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.types import DatasetInfo
 
 TIME_SCALE = 1000
-"""The time embedding is made for whole steps; t in [0, 1] is stretched to as many."""
+"""The time embedding is made for integer steps; t in [0, 1] is scaled to this many."""
 
 Predict = Callable[[Tensor, float], Tensor]
 """(y_t "m l h w", t) -> E[x1 | y_t], probabilities "m l h w"."""
 
 Times = Sequence[float]
-"""Rising from 0 to 1; the network is called at all but the last."""
+"""Increasing from 0 to 1; the network is evaluated at all except the last."""
 
 
 def euler(predict: Predict, u: Tensor, times: Times, report: Report) -> Tensor:
-    """From u at t = 0 along v = (p - y) / (1 - t). Returns y at t = 1, which are the probabilities of the last call."""
+    """Integrate v = (p - y) / (1 - t) from u at t = 0. Returns y at t = 1, the probabilities of the last evaluation."""
     y = u
     for i, (t, s) in enumerate(pairwise(times)):
         y = torch.lerp(y, predict(y, t), (s - t) / (1 - t))  # exact at s = 1
@@ -65,7 +65,7 @@ def euler(predict: Predict, u: Tensor, times: Times, report: Report) -> Tensor:
 
 
 def start(predict: Predict, u: Tensor, times: Times, report: Report) -> Tensor:
-    """The released rule v = p - u. At t = 1 that is the mean of the probabilities of all calls, by their time."""
+    """The released rule v = p - u. Returns the mean of the probabilities of all evaluations, weighted by time."""
     y, mean = u, torch.zeros_like(u)
     for i, (t, s) in enumerate(pairwise(times)):
         mean = mean + (s - t) * predict(y, t)
@@ -80,14 +80,16 @@ TIMES: dict[str, Callable[[int], Times]] = {
     "even": lambda steps: [i / steps for i in range(steps + 1)],
     "early": lambda steps: [(i / steps) ** 2 for i in range(steps + 1)],
 }
-"""Time grids: "early" has more of its steps near t = 0, where large regions take their mode."""
+"""Time grids: "early" has more steps near t = 0, where large regions take their mode."""
 
 
 class ImageUNetConfig(UNetConfig):
     """The network that reads the image."""
 
-    multipliers: tuple[float, ...] = Field((1, 2, 4, 8), min_length=1, description="channels a level, in units of base")
-    blocks: int = Field(1, ge=1, description="residual blocks a level in the encoder; the decoder has one more")
+    multipliers: tuple[float, ...] = Field(
+        (1, 2, 4, 8), min_length=1, description="channels per level, in units of base"
+    )
+    blocks: int = Field(1, ge=1, description="residual blocks per level in the encoder; the decoder has one more")
     attention: tuple[int, ...] = Field((), description="down-sampling factors with self-attention")
     head_channels: int = Field(64, ge=1, description="channels of an attention head")
 
@@ -96,17 +98,17 @@ class FlowUNetConfig(ImageUNetConfig):
     """The light network of the flow."""
 
     base: int = Field(16, ge=1, description="channels of the first level")
-    multipliers: tuple[float, ...] = Field((1, 1, 1), min_length=1, description="channels a level, in units of base")
+    multipliers: tuple[float, ...] = Field((1, 1, 1), min_length=1, description="channels per level, in units of base")
     head_channels: int = Field(16, ge=1, description="channels of an attention head")
 
 
 class FlowSSNConfig(SegmenterConfig):
-    """Both networks' shape, the start's spread, and how to sample by default. Defaults: the published LIDC model."""
+    """Shape of both networks, spread of the start, and the defaults of sampling. Defaults: the published LIDC model."""
 
     image_unet: ImageUNetConfig = Field(ImageUNetConfig(), description="the network that reads the image once")
-    flow_unet: FlowUNetConfig = Field(FlowUNetConfig(), description="the network called once a step and sample")
+    flow_unet: FlowUNetConfig = Field(FlowUNetConfig(), description="the network that runs once per step and sample")
     spread: float = Field(1.0, gt=0, description="σ, the standard deviation of a logit at the start")
-    draws: int = Field(1, ge=1, description="(rater, t) pairs a training image, all served by one reading of it")
+    draws: int = Field(1, ge=1, description="(rater, t) pairs per training image, for one pass of the image network")
     sampler: str = Field("euler", description="euler, or start: the released rule")
     grid: str = Field("even", description="even, or early: more steps near t = 0")
     evaluations: int = Field(10, ge=1, description="evaluations of the flow's network per sample")
@@ -135,21 +137,23 @@ class FlowSSN(StochasticSegmenter):
         self.check_options(self.default_sampling())
 
     def start_mean(self, image: Tensor) -> Tensor:
-        """μ, "b l h w". Once an image."""
+        """μ "b l h w"; runs once per image."""
         h, w = image.shape[-2:]
-        return self.image_unet(pad_to_multiple(image, self.config.image_unet.stride))[..., :h, :w].float()
+        mean: Tensor = self.image_unet(pad_to_multiple(image, self.config.image_unet.stride))
+        return mean[..., :h, :w].float()
 
     def logits(self, y: Tensor, t: Tensor) -> Tensor:
-        """Of x1 given y_t "m l h w" and t "m" in [0, 1]."""
+        """Logits of x1 given y_t "m l h w" and t "m" in [0, 1]."""
         h, w = y.shape[-2:]
-        return self.flow_unet(pad_to_multiple(y, self.config.flow_unet.stride), TIME_SCALE * t)[..., :h, :w].float()
+        logits: Tensor = self.flow_unet(pad_to_multiple(y, self.config.flow_unet.stride), TIME_SCALE * t)
+        return logits[..., :h, :w].float()
 
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        """Cross-entropy at random t, in nats a pixel, for `draws` pairs of a rater and a t an image.
+        """Cross-entropy at random t, in nats per pixel, for `draws` pairs of a rater and a time per image.
 
-        Several draws of an image take different raters in turn and t spread evenly; each pair is distributed as a
+        The draws of an image take different raters in turn and times spread evenly; each pair is distributed as a
         single one.
         """
         b, draws = len(image), self.config.draws
@@ -160,13 +164,13 @@ class FlowSSN(StochasticSegmenter):
         x1 = raters[rows, rater]
         target = F.one_hot(x1, self.num_classes).movedim(-1, 1).float()
         if mask is not None:
-            valid = mask[rows, rater]
-            target = torch.where(valid[:, None], target, 1 / self.num_classes)
+            mask = mask[rows, rater]
+            target = torch.where(mask[:, None], target, 1 / self.num_classes)
         noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], image.device)
         y_t = torch.lerp(self._start(self.start_mean(image)[rows], noise), target, t[:, None, None, None])
         terms = F.cross_entropy(self.logits(y_t, t), x1, reduction="none")
         if mask is not None:
-            terms = terms.masked_fill(~valid, 0.0)
+            terms = terms.masked_fill(~mask, 0.0)
         return {"loss": terms.mean()}
 
     def _start(self, mean: Tensor, noise: Noise) -> Tensor:

@@ -1,24 +1,24 @@
 """Hierarchical Probabilistic U-Net (Kohl et al., 2019): spatial latents at the coarsest scales of a residual U-Net.
 
-Idea: the U-Net's decoder meets a latent map of one channel at each of its four coarsest scales; each is drawn given the
-image and all coarser latents, joined to the decoder's features, and the decoder goes on. A posterior net of the same
-shape, which also sees a rater's map, gives the latents of training; the prior is the decoder itself.
+Idea: the decoder of the U-Net joins a latent map of one channel at each of its four coarsest scales. Each is drawn
+given the image and all coarser latents, concatenated to the decoder's features, and the decoder continues. A posterior
+net of the same shape, which also sees a rater's map, provides the latents of training; the prior is the decoder itself.
 
     loss = λ (Σ_{p in P} CE_p - κ |P|) + Σ_s KL(q(z_s | z_<s, x, y) ‖ p(z_s | z_<s, x)),   z ~ q
 
 P are 2% of the pixels, drawn without replacement with probabilities that grow with their cross-entropy (Gumbel
-noise on log CE), or simply the hardest ones. GECO (Rezende and Viola 2018) chooses λ: it grows while the moving
-average of the cross-entropy a picked pixel is above κ, and shrinks while it is below.
+noise on log CE), or simply the hardest ones. GECO (Rezende and Viola 2018) sets λ: it grows while the moving average of
+the cross-entropy per picked pixel is above κ, and shrinks while it is below.
 
-Differs from the original: λ follows the multiplicative rule of GECO, λ ← λ exp(rate · (average - κ)), and is no
+Differs from the original: λ follows the multiplicative rule of GECO, λ ← λ exp(rate · (average - κ)), and is not a
 parameter of the optimizer: positive by construction, the same for any optimizer, and saved with the weights; residual
-branches begin as nothing; a residual block has two convolutions of half its channels (released: three), and there is no
-L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked from each image, where the original picks
-among those of the batch, so that an image's loss does not depend on its neighbors; the whole loss is divided by the
-number of pixels picked in a map without void, a constant. Void pixels are no label in the posterior's input and are
-never picked.
+branches start at zero; a residual block has two convolutions of half its channels (released: three), and there is no
+L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked per image, whereas the original picks among
+those of the batch, so that an image's loss does not depend on its neighbors; the whole loss is divided by the number of
+pixels picked in a map without void, a constant. Void pixels carry no label in the posterior's input and are never
+picked.
 
-Cost: the encoder once an image; a sample takes the decoder.
+Cost: the encoder once per image; a sample takes the decoder.
 """
 
 from __future__ import annotations
@@ -46,27 +46,29 @@ from stochseg.networks.shapes import pad_to_multiple
 from stochseg.types import DatasetInfo
 
 MULTIPLIER_RANGE = (1e-5, 1e5)
-"""GECO's λ stays within: from beyond it would take too long to come back."""
+"""Range of GECO's λ: from outside it would take too long to return."""
 
 
 class HProbUNetConfig(LatentConfig):
-    """Shape of the networks and GECO. Defaults: the paper's LIDC model, but for `convs`, which is 3 there."""
+    """Shape of the networks and GECO. Defaults: the paper's LIDC model, except `convs`, which is 3 there."""
 
     channels: tuple[int, ...] = Field(
-        (24, 48, 96, 192, 192, 192, 192, 192), min_length=2, description="channels a scale, finest first"
+        (24, 48, 96, 192, 192, 192, 192, 192), min_length=2, description="channels per scale, finest first"
     )
-    blocks: int = Field(3, ge=1, description="residual blocks a scale")
-    convs: int = Field(2, ge=1, description="3×3 convolutions a residual block, of half its channels")
-    latents: tuple[int, ...] = Field((1, 1, 1, 1), min_length=1, description="latent channels a scale, coarsest first")
-    kappa: float = Field(0.05, gt=0, description="cross-entropy a picked pixel that GECO aims at")
-    decay: float = Field(0.99, ge=0, lt=1, description="of the moving average of the cross-entropy")
-    rate: float = Field(0.01, gt=0, description="of GECO's multiplier")
-    share: float = Field(0.02, gt=0, le=1, description="of the pixels that enter the loss")
-    pick: Literal["gumbel", "hardest"] = Field("gumbel", description="how they are chosen")
+    blocks: int = Field(3, ge=1, description="residual blocks per scale")
+    convs: int = Field(2, ge=1, description="3×3 convolutions per residual block, of half its channels")
+    latents: tuple[int, ...] = Field(
+        (1, 1, 1, 1), min_length=1, description="latent channels per scale, coarsest first"
+    )
+    kappa: float = Field(0.05, gt=0, description="cross-entropy per picked pixel that GECO aims at")
+    decay: float = Field(0.99, ge=0, lt=1, description="decay of the moving average of the cross-entropy")
+    rate: float = Field(0.01, gt=0, description="rate of GECO's multiplier")
+    share: float = Field(0.02, gt=0, le=1, description="fraction of the pixels that enter the loss")
+    pick: Literal["gumbel", "hardest"] = Field("gumbel", description="how these pixels are chosen")
 
 
 class BottleneckBlock(nn.Module):
-    """ReLU and 3×3 convolution of half the channels, `convs` times; 1×1 back to all of them; + the input."""
+    """ReLU and 3×3 convolution of half the channels, `convs` times; 1×1 back to all channels; plus the input."""
 
     def __init__(self, in_channels: int, out_channels: int, convs: int):
         super().__init__()
@@ -78,7 +80,8 @@ class BottleneckBlock(nn.Module):
         self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.skip(x) + self.branch(x)
+        out: Tensor = self.skip(x) + self.branch(x)
+        return out
 
 
 def residual_stage(in_channels: int, out_channels: int, blocks: int, convs: int) -> nn.Sequential:
@@ -87,7 +90,7 @@ def residual_stage(in_channels: int, out_channels: int, blocks: int, convs: int)
 
 
 class LatentUNet(nn.Module):
-    """An encoder, and the part of a decoder that the latents live in."""
+    """An encoder, and the part of a decoder that has latents."""
 
     def __init__(self, in_channels: int, config: HProbUNetConfig):
         super().__init__()
@@ -99,8 +102,8 @@ class LatentUNet(nn.Module):
         self.stages = nn.ModuleList([stage(a + z + b, b) for a, z, b in joined])
 
     def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[Tensor, list[Gaussian], list[Tensor]]:
-        """features: of all scales, finest first. The decoder's features at the last latent scale joined with its
-        latents; the distributions and the latents chosen, both coarsest first."""
+        """Decode features of all scales, finest first, down to the last latent scale. Returns its features concatenated
+        with its latents; the distributions and the chosen latents, both coarsest first."""
         h, gaussians, latents = features[-1], [], []
         for i, head in enumerate(self.heads):
             if i > 0:
@@ -134,8 +137,8 @@ class Geco(nn.Module):
         self.updates += 1
 
 
-def picked_pixels(terms: Tensor, valid: Tensor | None, share: float, u: Tensor | None = None) -> Tensor:
-    """Which pixels enter the loss, "b h w" bool: the hardest `share` of an image's valid pixels (rounded up).
+def picked_pixels(terms: Tensor, mask: Tensor | None, fraction: float, u: Tensor | None = None) -> Tensor:
+    """Pixels that enter the loss, "b h w" bool: the hardest fraction of an image's labeled pixels (rounded up).
 
     terms: "b h w", cross-entropy; u: "b h w" in [0, 1), for a draw without replacement with probabilities that grow
     with the cross-entropy; without it, the hardest.
@@ -146,10 +149,10 @@ def picked_pixels(terms: Tensor, valid: Tensor | None, share: float, u: Tensor |
         score = torch.log(score.clamp(min=1e-30)) + gumbel
     pixels = score.shape[1]
     count = torch.full((len(score), 1), pixels, device=score.device)
-    if valid is not None:
-        score = score.masked_fill(~valid.flatten(1), -math.inf)
-        count = valid.flatten(1).sum(1, keepdim=True)
-    count = torch.ceil(share * count - 1e-6).long()
+    if mask is not None:
+        score = score.masked_fill(~mask.flatten(1), -math.inf)
+        count = mask.flatten(1).sum(1, keepdim=True)
+    count = torch.ceil(fraction * count - 1e-6).long()
     order = score.argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(pixels, device=order.device).expand_as(order))
     return (rank < count).view_as(terms)
@@ -168,7 +171,7 @@ class HProbUNet(LatentSegmenter):
         scales, latents = len(config.channels), len(config.latents)
         if latents >= scales:
             raise UserError(
-                f"{latents} latent scales need at least {latents + 1} scales, got {scales} channels; give fewer "
+                f"{latents} latent scales need at least {latents + 1} scales, got {scales} channels; use fewer "
                 "latents or more channels"
             )
         self.prior = LatentUNet(info.image_channels, config)
@@ -184,7 +187,7 @@ class HProbUNet(LatentSegmenter):
         return Condition(tuple(features), (image.shape[-2], image.shape[-1]))
 
     def logits(self, condition: Condition, choose: Choose) -> tuple[Tensor, list[Gaussian]]:
-        """Logits for the latents that `choose` gives, and the prior's distributions, coarsest first."""
+        """Logits for the latents that `choose` returns, and the prior's distributions, coarsest first."""
         h, w = condition.size
         joined, gaussians, _ = self.prior.descend(condition.tensors, choose)
         finer = condition.tensors[: len(self.expanding.stages)]

@@ -1,26 +1,26 @@
-"""Joint Probabilistic U-Net (Zhang et al., ACM MM 2022): latents at every level, which must tell the image as well.
+"""Joint Probabilistic U-Net (Zhang et al., ACM MM 2022): latents at every level that must also explain the image.
 
 Idea: image x and map y are generated together from latents z, 8 numbers at each of 5 levels, so that z holds what the
-image shows and what raters make of it. Convolutional encoders give a Gaussian q(z | x, y) and a Gaussian of the image
-alone; a NICE flow f bends the second into the prior, which is no Gaussian. A mask decoder reads z and the encoder's
-features of the image at every level, an image decoder reads z alone.
+image shows and what raters make of it. Convolutional encoders predict a Gaussian q(z | x, y) and a Gaussian of the
+image alone; a NICE flow f turns the second into the prior, which is not Gaussian. A mask decoder reads z and the
+encoder's features of the image at every level, an image decoder reads only z.
 
     q(z | x, y) = N(m_q, s_q²),   p(z | x) = N(f(z); m_p(x), s_p(x)²) |det df/dz|
     loss = Σ_pixels |x - x̂(z)| + Σ_pixels CE(y, ŷ(x, z)) + β KL,   z ~ q,   β = 10
     KL ≈ log q(z | x, y) - log p(z | x)
 
-Training sends draws of the posterior through f to where the Gaussian of the image is, sampling sends draws of that
-Gaussian back through the inverse of f; both are one pass of a small network.
+Training sends draws of the posterior through f to the Gaussian of the image; sampling sends draws of that Gaussian
+through the inverse of f. Both are one pass of a small network.
 
-Differs from the original: written from its description, with choices of our own. All 40 latents go through one flow, so
+Differs from the original: written from its description, with our own choices. All 40 latents go through one flow, so
 that levels may depend on each other; the KL is that of the flow, by one draw; z is tiled over its level, in the image
-decoder with the coordinates of each position, because a tiled vector says nothing of place; the prior's encoder is that
+decoder with the coordinates of each position, because a tiled vector carries no location; the prior's encoder is that
 of the U-Net; there is no batch normalization, log σ is limited, and cross-entropy over any number of classes replaces
-its binary form. Its remedies against latents that collapse where raters are few are left out. The loss is divided by
-the number of pixels, a constant; of several image channels the mean is taken. Void pixels are no label in the
-posterior's input.
+its binary form. Its remedies against collapsing latents with few raters are omitted. The loss is divided by the number
+of pixels, a constant; over several image channels the mean is taken. Void pixels carry no label in the posterior's
+input.
 
-Cost: the encoder once an image; a sample takes the inverse flow and the mask decoder.
+Cost: the encoder once per image; a sample takes the inverse flow and the mask decoder.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class JProbUNetConfig(LatentConfig):
     channels: tuple[int, ...] = Field(
         (32, 64, 128, 192, 192),
         min_length=1,
-        description="channels a level, finest first, of all encoders and decoders",
+        description="channels per level, finest first, of all encoders and decoders",
     )
-    convs: int = Field(3, ge=1, description="convolutions a level")
-    groups: int | None = Field(None, ge=1, description="groups of a normalization; None: none")
-    latent: int = Field(8, ge=2, description="dimensions of z a level")
+    convs: int = Field(3, ge=1, description="convolutions per level")
+    groups: int | None = Field(None, ge=1, description="groups of the normalization; None: no normalization")
+    latent: int = Field(8, ge=2, description="dimensions of z per level")
     couplings: int = Field(4, ge=1, description="coupling layers of the NICE flow")
     flow_width: int = Field(64, ge=1, description="hidden units of a coupling layer")
     image_weight: float = Field(1.0, ge=0, description="weight of the image's L1 against the map's cross-entropy")
@@ -81,8 +81,8 @@ class LevelEncoder(nn.Module):
 
 
 class LevelDecoder(nn.Module):
-    """From coarse to fine: at each level the tiled latents are joined to the level's own maps and to what comes from
-    the next coarser one. own: channels of a level's own maps, finest first."""
+    """A decoder from coarse to fine that concatenates, at each level, the tiled latents, the level's own maps and the
+    output of the next coarser level. own: channels of each level's own maps, finest first."""
 
     def __init__(self, own: Sequence[int], out_channels: int, config: JProbUNetConfig):
         super().__init__()
@@ -97,13 +97,14 @@ class LevelDecoder(nn.Module):
         self.head = nn.Conv2d(config.channels[0], out_channels, 1)
 
     def forward(self, own: Sequence[Tensor], z: Tensor) -> Tensor:
-        """own: "b c h w" a level, finest first; z: "b levels·latent". Returns "b out h w"."""
-        parts = z.split(self.latent, dim=1)
+        """own: "b c h w" per level, finest first; z: "b levels·latent". Returns "b out h w"."""
+        parts = torch.split(z, self.latent, dim=1)
         x = None
         for stage, maps, part in list(zip(self.stages, own, parts, strict=True))[::-1]:
             tiled = part[:, :, None, None].expand(-1, -1, *maps.shape[-2:])
             x = stage(torch.cat([maps, tiled] if x is None else [maps, tiled, twice(x)], dim=1))
-        return self.head(x).float()
+        out: Tensor = self.head(x)
+        return out.float()
 
 
 def coordinates(like: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ def coordinates(like: Tensor) -> Tensor:
 
 @register("jprob-unet")
 class JProbUNet(LatentSegmenter):
-    """A latent vector a level with a flow for its prior; image and map are both decoded from it."""
+    """A latent vector per level with a flow for its prior; image and map are both decoded from it."""
 
     config_type: ClassVar[type[JProbUNetConfig]] = JProbUNetConfig
     config: JProbUNetConfig
@@ -136,7 +137,8 @@ class JProbUNet(LatentSegmenter):
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:
         h, w = condition.size
-        return self.mask_decoder(condition.tensors[:-2], z)[..., :h, :w]
+        logits: Tensor = self.mask_decoder(condition.tensors[:-2], z)
+        return logits[..., :h, :w]
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         gaussian = Gaussian(*condition.tensors[-2:])
@@ -144,7 +146,7 @@ class JProbUNet(LatentSegmenter):
 
     def log_prior(self, condition: Condition, z: Tensor) -> Tensor:
         """log p(z | x), "b"."""
-        moved, log_det = self.flow(z)
+        moved, log_det = self.flow.forward(z)
         return Gaussian(*condition.tensors[-2:]).log_prob(moved) + log_det
 
     def loss(

@@ -28,7 +28,7 @@ class LatentConfig(SegmenterConfig):
     @property
     def stride(self) -> int:
         """Height and width are padded to multiples of this."""
-        return 2 ** (len(self.channels) - 1)
+        return 1 << (len(self.channels) - 1)
 
 
 @dataclass(frozen=True)

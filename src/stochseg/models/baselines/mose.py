@@ -1,8 +1,8 @@
 """MoSE: a mixture of stochastic experts trained by optimal transport to all raters (Gao et al., ICLR 2023).
 
-Idea: a label map is drawn in two steps, which mode and which variant of it. A gate reads the bottleneck of a U-Net and
-gives the experts' probabilities π_1..π_K; expert k has a learned normal distribution N(μ_k, σ_k²) of its own, and a
-1×1 network turns the U-Net's features and a code z from it into a label map.
+Idea: a label map is drawn in two steps: its mode, then a variant of the mode. A gate reads the bottleneck of a U-Net
+and predicts the experts' probabilities π_1..π_K; expert k has a learned normal distribution N(μ_k, σ_k²), and a 1×1
+network turns the U-Net's features and a code z from it into a label map.
 
 Loss: S samples of each expert are matched with all raters y_j of weights v_j. With c = 1 − soft IoU (foreground, +1 in
 both counts) and the coupling
@@ -10,7 +10,7 @@ both counts) and the coupling
     Γ = argmin Σ Γ_ij c(s_i, y_j)   over   Γ ≥ 0,   Σ_i Γ_ij = v_j,   Σ_j Γ_ij ≤ γ,
 
 the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples. The
-cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, in the end each rater takes its
+cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater takes its
 nearest.
 
 Differs from the original:
@@ -18,15 +18,16 @@ Differs from the original:
 - the KL is between experts; the released one is between all K·S samples, which differs by a term without gradient, and
   is averaged over them, so that its β = 1 is 1/(K·S) of ours;
 - γ grows linearly over `anneal` steps;
-- z shifts the features that the 1×1 network sees, where the released code also scales them by a linear map of z; the
-  deviations σ begin at 1/K (released: 1/8);
-- the features are those of the library's U-Net, with group normalization: the size of the smaller of its two models,
-  `base=70` that of the larger.
+- z shifts the features that the 1×1 network sees, whereas the released code also scales them by a linear map of z; the
+  deviations σ start at 1/K (released: 1/8);
+- the features are those of this library's U-Net, with group normalization: the size of the smaller of its two models;
+  `base=70` gives that of the larger.
 
-Sampling: an honest draw takes its expert from the gate, and all samples weigh the same. With `weighted`, as in the
-paper, sample i is of expert i mod K and weighs π_k over the number of samples of its expert (normalized if n < K).
+Sampling: by default a sample draws its expert from the gate, and all samples have the same weight. With `weighted`, as
+in the paper, sample i uses expert i mod K and its weight is π_k over the number of samples of that expert (normalized
+if n < K).
 
-Cost: one pass of the U-Net an image, three 1×1 convolutions a sample.
+Cost: one pass of the U-Net per image, three 1×1 convolutions per sample.
 
 Parameters in print: 9M and 42M.
 """
@@ -50,28 +51,28 @@ from stochseg.types import DatasetInfo
 
 
 class MoSEConfig(SegmenterConfig, UNetConfig):
-    """The U-Net's shape, the experts, and the transport loss."""
+    """Shape of the U-Net, the experts, and the transport loss."""
 
     experts: int = Field(4, ge=1, description="K, the most modes an image can have")
     latent: int = Field(1, ge=1, description="dimensions of an expert's normal distribution")
-    samples: int = Field(4, ge=1, description="S, samples of an expert in a training step")
-    cap: float = Field(0.5, ge=0.5, le=1, description="γ at the beginning: the most mass that one sample may take")
+    samples: int = Field(4, ge=1, description="S, samples per expert in a training step")
+    cap: float = Field(0.5, ge=0.5, le=1, description="γ at the start: the most mass that one sample may take")
     anneal: int = Field(10_000, ge=1, description="training steps over which γ grows to 1")
     beta: float = Field(1.0, ge=0, description="weight of the gate's KL")
-    weighted: bool = Field(False, description="samples go round the experts and are weighted by the gate")
+    weighted: bool = Field(False, description="samples cycle through the experts and are weighted by the gate")
 
     @model_validator(mode="after")
     def _enough_samples(self) -> MoSEConfig:
         if self.experts * self.samples < 2 and self.cap < 1:
-            raise ValueError("one expert with one sample must take all raters; give more of either, or cap=1")
+            raise ValueError("one expert with one sample must take all raters; use more of either, or cap=1")
         return self
 
 
 class Experts(nn.Module):
     """The gate, the experts' normal distributions, and the 1×1 network all of them share.
 
-    Note: the means begin spread like the K middle quantiles of a standard normal and the deviations at 1/K, so that
-    the experts begin as different ones.
+    Note: the means start at the K middle quantiles of a standard normal and the deviations at 1/K, so that the experts
+    start different.
     """
 
     def __init__(self, features: int, bottleneck: int, num_classes: int, config: MoSEConfig):
@@ -87,7 +88,7 @@ class Experts(nn.Module):
         start = draw_normal((torch.arange(k) + 0.5) / k)
         self.mean = nn.Parameter(start[:, None].repeat(1, config.latent))
         self.log_std = nn.Parameter(torch.full((k, config.latent), 1 / k).log())
-        # The first layer sees features and code side by side; kept apart, the features' share is computed once.
+        # The first layer is linear in features and code; split in two, its part for the features runs once per image.
         self.of_features = nn.Conv2d(features, width, 1)
         self.of_code = nn.Linear(config.latent, width, bias=False)
         self.rest = nn.Sequential(nn.ReLU(), nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, num_classes, 1))
@@ -101,13 +102,15 @@ class Experts(nn.Module):
         return self.mean[expert] + self.log_std[expert].exp() * noise
 
     def decode(self, features: Tensor, rows: Tensor, code: Tensor) -> Tensor:
-        """Logits "r l h w". features: "b c h w" after `of_features`; rows: "r", whose features; code: "r latent"."""
-        return self.rest(features[rows] + self.of_code(code)[:, :, None, None]).float()
+        """Logits "r l h w". features: "b c h w" after `of_features`; rows: "r", index of the features of
+        each; code: "r latent"."""
+        logits: Tensor = self.rest(features[rows] + self.of_code(code)[:, :, None, None])
+        return logits.float()
 
 
 @register("mose")
 class MoSE(StochasticSegmenter):
-    """A gate over stochastic experts; samples may be weighted."""
+    """A gate over stochastic experts; samples can be weighted."""
 
     config_type: ClassVar[type[MoSEConfig]] = MoSEConfig
     config: MoSEConfig
@@ -122,11 +125,11 @@ class MoSE(StochasticSegmenter):
 
     @property
     def cap(self) -> float:
-        """γ at this point of training."""
+        """γ at the current training step."""
         return self.config.cap + (1 - self.config.cap) * min(1.0, self.updates.item() / self.config.anneal)
 
     def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Once an image: features for the experts "b c h w" and log π "b k"."""
+        """Features for the experts "b c h w" and log π "b k"; runs once per image."""
         h, w = image.shape[-2:]
         bottleneck, skips = self.unet.encode(pad_to_multiple(image, self.config.stride))
         features = self.experts.of_features(self.unet.decode(bottleneck, skips)[..., :h, :w])
@@ -135,7 +138,7 @@ class MoSE(StochasticSegmenter):
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        """Every step uses all raters. A rater with nothing but void takes no part."""
+        """Match samples with all raters; a rater whose map is void everywhere takes no part."""
         config, b, device = self.config, len(image), image.device
         per_image = config.experts * config.samples
         features, log_gate = self.encode(image)
@@ -144,18 +147,18 @@ class MoSE(StochasticSegmenter):
         rows = torch.arange(b, device=device).repeat_interleave(per_image)
         logits = self.experts.decode(features, rows, self.experts.code(expert, noise.flatten(0, 1)))
 
-        valid = torch.ones_like(raters, dtype=torch.bool) if mask is None else mask
-        counted = torch.arange(raters.shape[1], device=device) < rater_count.to(device)[:, None]
-        counted &= valid.flatten(2).any(2)
-        demand = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        cost = soft_iou_cost(logits.softmax(1).unflatten(0, (b, per_image)), raters, valid)
+        mask = torch.ones_like(raters, dtype=torch.bool) if mask is None else mask
+        present = torch.arange(raters.shape[1], device=device) < rater_count.to(device)[:, None]
+        present &= mask.flatten(2).any(2)
+        demand = present / present.sum(1, keepdim=True).clamp(min=1)
+        cost = soft_iou_cost(logits.softmax(1).view(b, per_image, *logits.shape[1:]), raters, mask)
         plan = coupling(cost.detach(), demand, self.cap)
         if self.training:
             self.updates += 1
 
         transport = (plan * cost).sum((1, 2)).mean()
-        share = plan.sum(2).unflatten(1, (config.experts, config.samples)).sum(2)
-        gate = (torch.xlogy(share, share) - share * log_gate).sum(1).mean()
+        mass = plan.sum(2).view(b, config.experts, config.samples).sum(2)
+        gate = (torch.xlogy(mass, mass) - mass * log_gate).sum(1).mean()
         return {
             "loss": transport + config.beta * gate,
             "transport": transport.detach(),
@@ -184,26 +187,27 @@ class MoSE(StochasticSegmenter):
         return not self.config.weighted
 
     def _gate_weights(self, log_gate: Tensor, n: int) -> Tensor:
-        """Weights "b n" of samples that go round the experts."""
+        """Weights "b n" of samples that cycle through the experts."""
         expert = torch.arange(n, device=log_gate.device) % self.config.experts
         weights = log_gate.exp()[:, expert] / torch.bincount(expert)[expert]
         return weights / weights.sum(1, keepdim=True)
 
 
-def soft_iou_cost(p: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+def soft_iou_cost(p: Tensor, raters: Tensor, mask: Tensor) -> Tensor:
     """1 − soft IoU, mean over the foreground classes, between all samples and raters, "b n k".
 
-    p: "b n l h w" probabilities; labels: "b k h w"; valid: "b k h w", False = void, which no count includes.
+    p: "b n l h w" probabilities; raters: "b k h w"; mask: "b k h w", False = void, excluded from all counts.
     """
-    b, k = labels.shape[:2]
+    b, k = raters.shape[:2]
     num_classes = p.shape[2]
-    target = one_hot(labels.flatten(0, 1), num_classes, p.dtype).unflatten(0, (b, k))[:, :, 1:].flatten(3)
-    known = valid.flatten(2).to(p.dtype)
-    target = target * known[:, :, None]
+    target = one_hot(raters.flatten(0, 1), num_classes, p.dtype)
+    target = target.view(b, k, *target.shape[1:])[:, :, 1:].flatten(3)
+    labeled = mask.flatten(2).to(p.dtype)
+    target = target * labeled[:, :, None]
     p = p[:, :, 1:].flatten(3)
     with torch.autocast(p.device.type, enabled=False):  # 16 bits cannot count pixels
         both = torch.einsum("bnlp,bklp->bnkl", p, target)
-        either = torch.einsum("bnlp,bkp->bnkl", p, known) + target.sum(3)[:, None] - both
+        either = torch.einsum("bnlp,bkp->bnkl", p, labeled) + target.sum(3)[:, None] - both
     return 1 - ((both + 1) / (either + 1)).mean(3)
 
 

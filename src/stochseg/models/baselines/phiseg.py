@@ -1,20 +1,20 @@
 """PHiSeg (Baumgartner et al., MICCAI 2019): a hierarchy of spatial latents, each adding detail to the segmentation.
 
 Idea: latents z_L .. z_1 of 2 channels at five resolutions, drawn from coarse to fine, each given the next coarser one
-and the image. A likelihood network sees the latents alone; every level gives logits, and the segmentation is the sum
-of the levels' logits, enlarged to the image's size: level l is what was missing at the coarser levels.
+and the image. A likelihood network sees only the latents; every level predicts logits, and the segmentation is the sum
+of the levels' logits, enlarged to the image's size: level l adds what the coarser levels lack.
 
     loss = Σ_l CE(y, Σ_{m ≥ l} up(s_m)) + Σ_l 4^l KL(q(z_l | z_{l+1}, x, y) ‖ p(z_l | z_{l+1}, x)),   z ~ q
 
-with l = 0 the finest level: the weights 4^l make up for the four times fewer positions of each coarser level.
+with l = 0 the finest level: the weights 4^l compensate for the four times fewer positions of each coarser level.
 
-Differs from the original: group normalization for batch normalization, so that an image's loss does not depend on its
-neighbors; the widths of the layers that join two levels are those of the level they are at, with two convolutions
-after each enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is
-joined); log σ (clamped smoothly) is predicted for σ by softplus; the whole loss is divided by the number of pixels, a
-constant. Void pixels are no label in the posterior's input.
+Differs from the original: group normalization instead of batch normalization, so that an image's loss does not depend
+on its neighbors; the layers that join two levels have the width of their level, with two convolutions after each
+enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is joined);
+log σ (clamped smoothly) is predicted instead of σ by softplus; the whole loss is divided by the number of pixels, a
+constant. Void pixels carry no label in the posterior's input.
 
-Cost: the prior's encoder once an image; a sample takes the prior's way down and the likelihood.
+Cost: the prior's encoder once per image; a sample takes the prior's decoder and the likelihood.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -45,22 +45,22 @@ class PHiSegConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
     channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels a resolution, finest first"
+        (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels per resolution, finest first"
     )
-    convs: int = Field(3, ge=1, description="convolutions a resolution in the encoders; elsewhere two")
+    convs: int = Field(3, ge=1, description="convolutions per resolution in the encoders; elsewhere two")
     groups: int = Field(8, ge=1, description="groups of the normalization")
     levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")
-    latent: int = Field(2, ge=1, description="channels of a latent level")
-    kl_growth: float = Field(4.0, gt=0, description="the KL of level i weighs this to the power of i; 0 is the finest")
+    latent: int = Field(2, ge=1, description="channels per latent level")
+    kl_growth: float = Field(4.0, gt=0, description="weight of the KL of level i: this to the power i; 0 is the finest")
 
     @property
     def lift(self) -> int:
-        """How many times the finest latents must be doubled in size to reach the image's."""
+        """Number of doublings from the size of the finest latents to that of the image."""
         return len(self.channels) - self.levels
 
 
 class LatentHierarchy(nn.Module):
-    """An encoder, and the way down through the latents: each level sees its features and the next coarser latents."""
+    """An encoder, and a path from coarse to fine latents: each level sees its features and the next coarser latents."""
 
     def __init__(self, in_channels: int, config: PHiSegConfig):
         super().__init__()
@@ -74,10 +74,11 @@ class LatentHierarchy(nn.Module):
 
     def encode(self, x: Tensor) -> list[Tensor]:
         """Features of the latent levels, finest first."""
-        return self.encoder(x)[self.lift :]
+        levels: list[Tensor] = self.encoder(x)
+        return levels[self.lift :]
 
     def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[list[Gaussian], list[Tensor]]:
-        """The distributions of all levels and the latents chosen, both finest first; the coarsest is chosen first."""
+        """The distributions of all levels and the chosen latents, both finest first; the coarsest is chosen first."""
         gaussians, latents = [self.heads[-1](features[-1])], []
         latents.append(choose(gaussians[0]))
         for i in reversed(range(len(features) - 1)):
@@ -88,7 +89,7 @@ class LatentHierarchy(nn.Module):
 
 
 class Likelihood(nn.Module):
-    """Latents, finest first -> logits a level, finest first, each at its own resolution; the finest at the image's."""
+    """Latents -> logits per level at the resolution of the level, both finest first; the finest has the image's."""
 
     def __init__(self, num_classes: int, config: PHiSegConfig):
         super().__init__()
@@ -104,7 +105,7 @@ class Likelihood(nn.Module):
         carried = None
         for i in reversed(range(len(latents))):
             h = self.first[i](latents[i])
-            for stage in self.lifts[i]:
+            for stage in cast(nn.ModuleList, self.lifts[i]):
                 h = stage(twice(h))
             carried = h if carried is None else self.joined[i](torch.cat([h, twice(carried)], dim=1))
             logits.append(self.heads[i](carried))
@@ -132,7 +133,7 @@ class PHiSeg(LatentSegmenter):
         super().__init__(info, config)
         if config.lift < 0:
             raise UserError(
-                f"{config.levels} latent levels need as many resolutions, got {len(config.channels)} channels; give "
+                f"{config.levels} latent levels need as many resolutions, got {len(config.channels)} channels; use "
                 "fewer levels or more channels"
             )
         self.prior = LatentHierarchy(info.image_channels, config)

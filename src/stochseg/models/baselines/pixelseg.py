@@ -5,26 +5,26 @@ Idea: with y the label map at every second pixel, in raster order,
     log p(y | x) = Σ_i log p(y_i | y_1..y_{i-1}, x),     logits_i = A f_i(x) + B g_i(y_1..y_{i-1}),
 
 where f are features of a U-Net and g those of a PixelCNN of 8 masked 7×7 convolutions with 64 channels. A 1×1
-convolution then gives the full resolution from the U-Net's own logits and from the half one.
+convolution then predicts the full resolution from the U-Net's own logits and from the half-resolution map.
 
 Loss: cross-entropy at full resolution plus cross-entropy at half resolution with class weights (background 1,
-foreground 3) divided by the number of pixels, against one random rater a step.
+foreground 3) divided by the number of pixels, against one random rater per step.
 
 Differs from the original:
 - class weights w tilt what is learned to q ∝ w·p; sampling divides by w again, so that frequencies are those of the
   raters. The released code samples from q;
 - the last convolution also sees the sampled half map, not only its logits, which do not know their own pixel;
-- sweeps hold their random numbers. In the released sweeps each pixel is drawn anew given the others' last values, so
-  that in the end a pixel and those before it come from different draws. With held numbers s sweeps make at least the
-  first s pixels those of the exact raster sample, and the sweeps settle on it; usually long before there are as many
+- sweeps keep their random numbers. In the released sweeps each pixel is drawn anew given the others' last values, so
+  that in the end a pixel and those before it come from different draws. With fixed numbers, s sweeps make at least the
+  first s pixels those of the exact raster sample, and the sweeps converge to it, usually long before there are as many
   as pixels. The released rule is the sampler `gibbs`;
 - normalization over the channels of a pixel instead of over the batch, which would let pixels see later ones;
 - the weighted cross-entropy is not divided by the sum of its weights, so that an image's loss does not depend on how
   much foreground its neighbors have;
 - any number of classes: closing fills only background, and the median is the majority of the 3×3 pixels.
 
-Cost: one pass of the U-Net an image; `sweeps` passes of the PixelCNN a sample, at 1/4 of the pixels. The sampler
-`raster` is exact: one small step a pixel, which add up to the arithmetic of a single pass.
+Cost: one pass of the U-Net per image; `sweeps` passes of the PixelCNN per sample, at 1/4 of the pixels. The sampler
+`raster` is exact: one small step per pixel, which add up to the arithmetic of a single pass.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from stochseg.types import DatasetInfo
 
 
 class PixelSegConfig(SegmenterConfig, UNetConfig):
-    """The U-Net's shape, the PixelCNN's, the class weights, and how to sample by default."""
+    """Shape of the U-Net and the PixelCNN, the class weights, and the defaults of sampling."""
 
     features: int = Field(32, ge=1, description="channels of the image features at half resolution")
     pixel_width: int = Field(64, ge=1, description="channels of the PixelCNN")
     pixel_layers: int = Field(8, ge=1, description="masked convolutions of the PixelCNN")
     pixel_kernel: int = Field(7, ge=1, description="side of a masked convolution, odd")
-    foreground_weight: float = Field(3.0, gt=0, description="class weight of all but class 0 at half resolution")
+    foreground_weight: float = Field(3.0, gt=0, description="class weight of all classes except 0 at half resolution")
     sampler: str = Field("sweeps", description="sweeps, raster (exact) or gibbs (the released rule)")
-    sweeps: int = Field(16, ge=1, description="passes of the PixelCNN a sample, but for raster")
+    sweeps: int = Field(16, ge=1, description="passes of the PixelCNN per sample, except with raster")
     smooth: bool = Field(True, description="3×3 closing and median of the samples")
 
     @field_validator("pixel_kernel")
     @classmethod
     def _odd(cls, value: int) -> int:
         if value % 2 == 0:
-            raise ValueError("the kernel must have a center: give an odd number")
+            raise ValueError("the kernel must have a center: use an odd number")
         return value
 
 
 @register("pixelseg")
 class PixelSeg(StochasticSegmenter):
-    """Label maps drawn pixel after pixel at half resolution, then brought to the full one."""
+    """Label maps drawn pixel by pixel at half resolution, then brought to full resolution."""
 
     config_type: ClassVar[type[PixelSegConfig]] = PixelSegConfig
     sampling_choices: ClassVar = {"evaluations": (), "sampler": ("gibbs", "raster", "sweeps")}
@@ -98,47 +98,52 @@ class PixelSeg(StochasticSegmenter):
     # ------------------------------------------------------------------ the two resolutions
 
     def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Once an image: its logits at full resolution "b l h w" and its share of those at half, "b l h/2 w/2"."""
+        """Logits of the image at full resolution "b l h w" and its part of those at half, "b l h/2 w/2"; runs once per
+        image."""
         h, w = image.shape[-2:]
         out = self.unet(pad_to_multiple(image, max(2, self.config.stride)))
         logits, features = out.split([self.num_classes, self.config.features], dim=1)
         return logits[..., :h, :w].float(), self.to_half(features)[..., : -(-h // 2), : -(-w // 2)].float()
 
-    def half_logits(self, share: Tensor, onehot: Tensor) -> Tensor:
+    def half_logits(self, from_image: Tensor, onehot: Tensor) -> Tensor:
         """Logits of every pixel given those before it, "b l h w", tilted by the class weights.
 
-        share: the image's, "b l h w"; onehot: the map "b l h w", all zero where the label is unknown.
+        from_image: the image's part, "b l h w"; onehot: the map "b l h w", all zero where the label is unknown.
         """
-        return share + self.from_pixels(self.pixels(onehot)).float()
+        from_pixels: Tensor = self.from_pixels(self.pixels(onehot))
+        return from_image + from_pixels.float()
 
     def log_likelihood(self, image: Tensor, half: Tensor) -> Tensor:
         """log p(half | image) in nats, "b". half: "b h/2 w/2", a label map at every second pixel."""
-        _, share = self.encode(image)
-        log_p = torch.log_softmax(self.half_logits(share, one_hot(half, self.num_classes)) - self.log_weights, dim=1)
+        _, from_image = self.encode(image)
+        log_p = torch.log_softmax(
+            self.half_logits(from_image, one_hot(half, self.num_classes)) - self.log_weights, dim=1
+        )
         return log_p.gather(1, half[:, None]).sum((1, 2, 3))
 
     def full_logits(self, image_logits: Tensor, half_logits: Tensor, onehot: Tensor) -> Tensor:
-        """The map at half resolution and the image's own logits -> logits at full resolution."""
+        """Logits at full resolution from the map at half resolution and the image's own logits."""
         h, w = image_logits.shape[-2:]
-        # The full resolution must not teach the half one: it learns from its likelihood alone.
+        # The half resolution learns only from its own likelihood.
         smooth = F.interpolate(half_logits.detach(), scale_factor=2.0, mode="bilinear", align_corners=False)
         cells = F.interpolate(onehot, scale_factor=2.0, mode="nearest")
-        return self.full(torch.cat([image_logits, smooth[..., :h, :w], cells[..., :h, :w]], dim=1)).float()
+        logits: Tensor = self.full(torch.cat([image_logits, smooth[..., :h, :w], cells[..., :h, :w]], dim=1))
+        return logits.float()
 
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
     ) -> dict[str, Tensor]:
-        y, known = one_rater(raters, mask, rater_count, keys)
-        valid = torch.ones_like(y, dtype=torch.bool) if known is None else known
-        y_half, valid_half = y[:, ::2, ::2], valid[:, ::2, ::2]
+        y, mask = one_rater(raters, mask, rater_count, keys)
+        mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
+        y_half, mask_half = y[:, ::2, ::2], mask[:, ::2, ::2]
 
-        image_logits, share = self.encode(image)
-        onehot = one_hot(y_half, self.num_classes) * valid_half[:, None]
-        half_logits = self.half_logits(share, onehot)
+        image_logits, from_image = self.encode(image)
+        onehot = one_hot(y_half, self.num_classes) * mask_half[:, None]
+        half_logits = self.half_logits(from_image, onehot)
         weight = self.log_weights.exp().flatten()
-        half = F.cross_entropy(half_logits, y_half, weight, reduction="none").masked_fill(~valid_half, 0.0).mean()
+        half = F.cross_entropy(half_logits, y_half, weight, reduction="none").masked_fill(~mask_half, 0.0).mean()
         full = F.cross_entropy(self.full_logits(image_logits, half_logits, onehot), y, reduction="none")
-        full = full.masked_fill(~valid, 0.0).mean()
+        full = full.masked_fill(~mask, 0.0).mean()
         return {"loss": full + half, "full": full.detach(), "half": half.detach()}
 
     # ------------------------------------------------------------------ sampling
@@ -146,10 +151,10 @@ class PixelSeg(StochasticSegmenter):
     def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
         assert options.sampler is not None and options.evaluations is not None  # noqa: PT018
         sampler, sweeps = SAMPLERS[options.sampler], options.evaluations
-        image_logits, share = self.encode(image)
+        image_logits, from_image = self.encode(image)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            local = share[rows.image]
+            local = from_image[rows.image]
             half, calls = sampler(self, local, noise, sweeps)
             onehot = one_hot(half, self.num_classes)
             logits = self.full_logits(image_logits[rows.image], self.half_logits(local, onehot), onehot)
@@ -160,45 +165,45 @@ class PixelSeg(StochasticSegmenter):
 
         return Drawing(draw, sweeps + 1)
 
-    def _draw_all(self, share: Tensor, maps: Tensor, u: Tensor) -> Tensor:
-        """Every pixel drawn given the values that `maps` has before it."""
-        logits = self.half_logits(share, one_hot(maps, self.num_classes)) - self.log_weights
+    def _draw_all(self, from_image: Tensor, maps: Tensor, u: Tensor) -> Tensor:
+        """Draw every pixel given the values before it in `maps`."""
+        logits = self.half_logits(from_image, one_hot(maps, self.num_classes)) - self.log_weights
         return draw_categorical(torch.log_softmax(logits, dim=1), u)
 
 
-def by_sweeps(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
-    """All pixels at once, again and again with the same random numbers, until nothing changes: that is the raster
-    sample of these numbers. Fewer sweeps leave it unsettled beyond some pixel."""
-    size = (len(share), *share.shape[-2:])
+def by_sweeps(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """Draw all pixels at once, repeatedly with the same random numbers, until nothing changes: the raster sample of
+    these numbers. With fewer sweeps the pixels beyond some position have not converged."""
+    size = (len(from_image), *from_image.shape[-2:])
     u = noise.uniform(size)
-    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
+    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
     for done in range(sweeps):
-        drawn = model._draw_all(share, maps, u)
+        drawn = model._draw_all(from_image, maps, u)
         if torch.equal(drawn, maps):
             return maps, done + 1
         maps = drawn
     return maps, sweeps
 
 
-def by_gibbs(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
-    """The released rule: all pixels at once, given the last map, with new random numbers each time."""
-    size = (len(share), *share.shape[-2:])
-    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
+def by_gibbs(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """The released rule: draw all pixels at once, given the last map, with new random numbers each time."""
+    size = (len(from_image), *from_image.shape[-2:])
+    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
     for _ in range(sweeps):
-        maps = model._draw_all(share, maps, noise.uniform(size))
+        maps = model._draw_all(from_image, maps, noise.uniform(size))
     return maps, sweeps
 
 
-def by_raster(model: PixelSeg, share: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
-    """Pixel after pixel, exactly; `sweeps` does not matter."""
-    size = (len(share), *share.shape[-2:])
+def by_raster(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
+    """Draw pixel by pixel, exactly; `sweeps` has no effect."""
+    size = (len(from_image), *from_image.shape[-2:])
     u = noise.uniform(size)
-    share = share - model.log_weights
-    maps = torch.zeros(size, dtype=torch.int64, device=share.device)
-    onehot = torch.zeros_like(share)
+    from_image = from_image - model.log_weights
+    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
+    onehot = torch.zeros_like(from_image)
     matrix = model.from_pixels.weight.flatten(1)
     for i, j, features in model.pixels.walk(onehot):
-        log_p = torch.log_softmax(share[:, :, i, j] + F.linear(features, matrix).float(), dim=1)
+        log_p = torch.log_softmax(from_image[:, :, i, j] + F.linear(features, matrix).float(), dim=1)
         maps[:, i, j] = draw_categorical(log_p[:, :, None, None], u[:, i, j, None, None])[:, 0, 0]
         onehot[:, :, i, j] = F.one_hot(maps[:, i, j], model.num_classes).to(onehot.dtype)
     return maps, size[1] * size[2]
@@ -209,7 +214,7 @@ SAMPLERS: dict[str, Callable[[PixelSeg, Tensor, Noise, int], tuple[Tensor, int]]
     "raster": by_raster,
     "sweeps": by_sweeps,
 }
-"""(model, the image's share of the logits a sample, noise, sweeps) -> (maps at half resolution, network calls)."""
+"""(model, the image's part of the logits per row, noise, sweeps) -> (maps at half resolution, network evaluations)."""
 
 
 def smoothed(labels: Tensor, num_classes: int) -> Tensor:

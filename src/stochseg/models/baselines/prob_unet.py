@@ -1,24 +1,24 @@
 """Probabilistic U-Net (Kohl et al., NeurIPS 2018): a U-Net with one Gaussian latent for the whole image.
 
-Idea: a vector z of 6 numbers decides which reading of the image a sample is. A prior net predicts p(z | x) from the
-image, a posterior net q(z | x, y) from the image and a rater's map; z is tiled, joined to the last features of the
-U-Net, and a few 1×1 convolutions give the logits. Training draws z from q, sampling from p.
+Idea: a vector z of 6 numbers selects the reading of the image that a sample shows. A prior net predicts p(z | x) from
+the image, a posterior net q(z | x, y) from the image and a rater's map; z is tiled, concatenated to the last features
+of the U-Net, and a few 1×1 convolutions predict the logits. Training draws z from q, sampling from p.
 
     loss = Σ_pixels CE(y, f(x, z)) + β KL(q(z | x, y) ‖ p(z | x)) + l2 · ½‖weights‖²,   z ~ q,   β = 10
 
-Differs from the original: the whole loss is divided by the number of pixels, a constant, so that it is in nats a pixel
-at any size; log σ is clamped smoothly, against the infinities its users report; the first 1×1 convolution, linear in
-its joined inputs, is computed in two halves, so that the half of the U-Net's features is computed once an image. Void
-pixels are no label in the posterior's input.
+Differs from the original: the whole loss is divided by the number of pixels, a constant, so that it is in nats per
+pixel at any size; log σ is clamped smoothly, against the infinities that users report; the first 1×1 convolution,
+linear in its concatenated inputs, is computed in two halves, so that the half for the U-Net's features runs once per
+image. Void pixels carry no label in the posterior's input.
 
-Cost: U-Net and prior once an image; a sample takes the 1×1 convolutions alone.
+Cost: U-Net and prior once per image; a sample takes only the 1×1 convolutions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from pydantic import Field
@@ -39,12 +39,12 @@ class ProbUNetConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
     channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192), min_length=1, description="channels a level, of the U-Net and of both encoders"
+        (32, 64, 128, 192, 192), min_length=1, description="channels per level, of the U-Net and of both encoders"
     )
-    convs: int = Field(3, ge=1, description="convolutions a level")
-    groups: int | None = Field(None, ge=1, description="groups of a normalization; None: none, as in the paper")
+    convs: int = Field(3, ge=1, description="convolutions per level")
+    groups: int | None = Field(None, ge=1, description="groups of the normalization; None, as in the paper: none")
     latent: int = Field(6, ge=1, description="dimensions of z")
-    combining: int = Field(3, ge=1, description="1×1 convolutions that join z to the features, before the logits")
+    combining: int = Field(3, ge=1, description="1×1 convolutions between features with z and logits")
     beta: float = Field(10.0, ge=0, description="weight of the KL against the sum of cross-entropies")
     l2: float = Field(1e-5, ge=0, description="weight of half the squared norm of all parameters")
 
@@ -60,8 +60,9 @@ class LatentEncoder(nn.Module):
         self.head = GaussianHead(config.channels[-1], config.latent)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the Gaussian is predicted from, "b c 1 1"."""
-        return self.path(x)[-1].mean((-2, -1), keepdim=True)
+        """Features "b c 1 1" from which the Gaussian is predicted."""
+        levels: list[Tensor] = self.path(x)
+        return levels[-1].mean((-2, -1), keepdim=True)
 
     def forward(self, x: Tensor) -> Gaussian:
         return self.gaussian(self.features(x))
@@ -72,7 +73,8 @@ class LatentEncoder(nn.Module):
 
 
 class Combiner(nn.Module):
-    """U-Net features "b c h w" and z "b latent" -> logits: z tiled, joined to the features, then 1×1 convolutions."""
+    """U-Net features "b c h w" and z "b latent" -> logits: z tiled, concatenated to the features, then 1×1
+    convolutions."""
 
     def __init__(self, num_classes: int, config: ProbUNetConfig):
         super().__init__()
@@ -83,24 +85,26 @@ class Combiner(nn.Module):
         self.from_latent = nn.Linear(config.latent, width, bias=False)
         with torch.no_grad():
             self.from_features.weight.copy_(first.weight[:, :width])
-            self.from_features.bias.copy_(first.bias)
+            cast(Tensor, self.from_features.bias).copy_(cast(Tensor, first.bias))
             self.from_latent.weight.copy_(first.weight[:, width:, 0, 0])
         rest = [conv_stack(width, width, config.combining - 1, kernel=1)] if config.combining > 1 else []
         self.rest = nn.Sequential(nn.ReLU(), *rest, nn.Conv2d(width, num_classes, 1))
 
     def forward(self, prepared: Tensor, z: Tensor) -> Tensor:
         """prepared: `from_features` of the features."""
-        return self.rest(prepared + self.from_latent(z)[:, :, None, None])
+        logits: Tensor = self.rest(prepared + self.from_latent(z)[:, :, None, None])
+        return logits
 
 
 @register("prob-unet")
 class ProbUNet(LatentSegmenter):
-    """One latent vector an image and sample, joined to the U-Net's last features."""
+    """One latent vector per sample, concatenated to the last features of the U-Net."""
 
     config_type: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
     config: ProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
-    Posterior: ClassVar[type[LatentEncoder]] = LatentEncoder
+    posterior_type: ClassVar[type[LatentEncoder]] = LatentEncoder
+    posterior: LatentEncoder
 
     def __init__(self, info: DatasetInfo, config: ProbUNetConfig):
         super().__init__(info, config)
@@ -108,11 +112,11 @@ class ProbUNet(LatentSegmenter):
         self.contracting = Contracting(info.image_channels, config.channels, stage)
         self.expanding = Expanding(config.channels, stage)
         self.prior = LatentEncoder(info.image_channels, config)
-        self.posterior = self.Posterior(info.image_channels + info.num_classes, config)
+        self.posterior = self.posterior_type(info.image_channels + info.num_classes, config)
         self.combiner = Combiner(info.num_classes, config)
 
     def encode(self, image: Tensor) -> Condition:
-        """The features as the combiner takes them, and the prior's mean and log σ."""
+        """Features as the combiner takes them, and mean and log σ of the prior."""
         padded = pad_to_multiple(image, self.config.stride)
         *finer, coarsest = self.contracting(padded)
         prior = self.prior(padded)
@@ -121,7 +125,8 @@ class ProbUNet(LatentSegmenter):
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:
         h, w = condition.size
-        return self.combiner(condition.tensors[0], z)[..., :h, :w].float()
+        logits: Tensor = self.combiner(condition.tensors[0], z)
+        return logits[..., :h, :w].float()
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         return self.logits(condition, draws_from(noise)(Gaussian(*condition.tensors[1:])))

@@ -8,20 +8,20 @@ Idea: the deterministic rivals of the paper's tables behind the one interface, h
     smp:hrnet/tu-hrnet_w48                         70M
     smp:upernet/tu-swin_tiny_patch4_window7_224    58M
 
-Any architecture of the library (deeplabv3, upernet, unet, fpn, pspnet, segformer, ...) goes with any of its encoders;
-"tu-..." is any model of timm that gives feature maps. HRNet is built on timm's features. The loss is the cross-entropy
-against one random rater a step,
+Any architecture of the library (deeplabv3, upernet, unet, fpn, pspnet, segformer, ...) combines with any of its
+encoders; "tu-..." is any timm model with feature maps. HRNet is built on timm's features. The loss is the cross-entropy
+against one random rater per step,
 
     loss = E_rater  mean over pixels  -log softmax(f_θ(image))[y],
 
 and samples are the arg-max n times, or independent pixel draws (`draw`).
 
-Differs from the original: the random rater, and encoders that begin with random weights unless `encoder_weights` names
-a file, where the paper's began with those of ImageNet. Note that these networks normalize over the batch: in training
-the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
-evaluation an image depends on itself alone.
+Differs from the original: the random rater, and encoders that start with random weights unless `encoder_weights` names
+a file, whereas the paper's started with those of ImageNet. Note that these networks normalize over the batch: in
+training the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
+evaluation an image depends only on itself.
 
-Cost: one pass an image, whatever n. Needs the extra `zoo`.
+Cost: one pass per image, for any n. Needs the extra `zoo`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STRIDE = 32
 """Sizes are padded to multiples of this, the coarsest level of all these encoders."""
 
 PUBLISHED = {"upernet": {"decoder_channels": 512}}
-"""Options of an architecture in the paper's tables where they are not the library's."""
+"""Options of an architecture in the paper's tables that differ from the library's defaults."""
 
 CONVOLUTIONAL = {
     "optimizer": "sgd",
@@ -64,14 +64,14 @@ TRANSFORMER = {
     "batch_size": 32,
     "clip": None,
 }
-"""How the paper trained them on Cityscapes."""
+"""Training settings of the paper on Cityscapes."""
 
 TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
-"""Encoders that are trained as the paper's Swin is."""
+"""Encoders that are trained like the paper's Swin."""
 
 
 class SMPConfig(DeterministicConfig):
-    """The encoder's weights to begin with, and options of the library's constructors."""
+    """Initial weights of the encoder, and options of the library's constructors."""
 
     encoder_weights: str | None = Field(None, description="a file of pretrained encoder weights; None: random")
     encoder_depth: int | None = Field(None, ge=1, le=5, description="levels of the encoder; None: the architecture's")
@@ -82,7 +82,7 @@ class SMPConfig(DeterministicConfig):
 
 
 class SMPSegmenter(DeterministicSegmenter):
-    """A class of its own for each name, made by `smp_class`."""
+    """Base class of the models that `smp_class` makes, one class per name."""
 
     config_type: ClassVar[type[SMPConfig]] = SMPConfig
     config: SMPConfig
@@ -113,13 +113,14 @@ class SMPSegmenter(DeterministicSegmenter):
         h, w = image.shape[-2:]
         padded = pad_to_multiple(image, STRIDE)
         try:
-            return self.net(padded)[..., :h, :w].float()
+            logits: Tensor = self.net(padded)
+            return logits[..., :h, :w].float()
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise UserError(
                 f"{self.name} normalizes over the batch and cannot train on {len(image)} image(s) of {h}×{w}; "
-                "give a larger batch_size"
+                "use a larger batch_size"
             ) from None
 
 

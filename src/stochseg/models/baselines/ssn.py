@@ -1,21 +1,21 @@
 """SSN: stochastic segmentation networks (Monteiro et al., NeurIPS 2020).
 
-Idea: the logits of all pixels and classes of an image are one normal vector, whose covariance is low-rank plus
+Idea: the logits of all pixels and classes of an image form one normal vector, whose covariance is low-rank plus
 diagonal; a sample is drawn once and correlated over the whole image.
 
     η | x ~ N(μ(x), F(x) F(x)^T + diag d(x)),   p(y | x) = E_η  prod_i softmax(η_i)[y_i]
 
-A U-Net gives features; 1×1 convolutions give μ, log d and the r columns of F. The expectation is estimated with m
+A U-Net computes features; 1×1 convolutions predict μ, log d and the r columns of F. The expectation is estimated with m
 draws of η, half of them the mirror images about μ of the others (antithetic):
 
-    loss = - log 1/m  sum_j exp( sum_i log softmax(η_i^j)[y_i] ),   in nats a pixel.
+    loss = - log 1/m  sum_j exp( sum_i log softmax(η_i^j)[y_i] ),   in nats per pixel.
 
 Differs from the original: the backbone is the U-Net shared by all models here. Logits are drawn as
 μ + F ε + sqrt(d) ε', which needs no factorized covariance; the original falls back to a diagonal covariance for a
 whole batch when the factorization fails in float32, this one for the single image whose covariance cannot be factorized
 in float64 (where the device has it), which is far rarer. The loss is divided by the number of pixels.
 
-Cost: one network pass an image; a sample costs a product of r by the number of logits.
+Cost: one network pass per image; a sample costs a product of r by the number of logits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ from stochseg.types import DatasetInfo
 
 @dataclass(frozen=True)
 class LowRankNormal:
-    """Normal vectors "l h w", one an image, of covariance F F^T + diag(d).
+    """Normal vectors "l h w", one per image, of covariance F F^T + diag(d).
 
     mean: "b l h w"; diagonal d: "b l h w", positive; factor F: "b r l h w", the r columns of F.
     """
@@ -51,21 +51,22 @@ class LowRankNormal:
     factor: Tensor
 
     def __getitem__(self, rows: Tensor) -> LowRankNormal:
-        """Those of these images, one a row: indices may repeat."""
+        """The distributions of these images, one per row; indices may repeat."""
         return LowRankNormal(self.mean[rows], self.diagonal[rows], self.factor[rows])
 
     def deviation(self, common: Tensor, own: Tensor) -> Tensor:
-        """Draws minus the mean, "b m l h w", made of standard normal numbers: common "b m r", own "b m l h w"."""
-        return torch.einsum("bmr,brlhw->bmlhw", common, self.factor) + self.diagonal.sqrt()[:, None] * own
+        """Draws minus the mean, "b m l h w", from standard normal numbers: common "b m r", own "b m l h w"."""
+        correlated: Tensor = torch.einsum("bmr,brlhw->bmlhw", common, self.factor)
+        return correlated + self.diagonal.sqrt()[:, None] * own
 
     def draw(self, noise: Noise, m: int) -> Tensor:
-        """m deviations an image, "b m l h w"."""
+        """m deviations per image, "b m l h w"."""
         b, r, *shape = self.factor.shape
         common, own = (draw_normal(noise.uniform((b, m, *size))).to(self.mean) for size in ([r], shape))
         return self.deviation(common, own)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """x: "b l h w" -> "b", by the Woodbury identity and the determinant lemma: only r×r matrices are solved."""
+        """Log-density "b" of x "b l h w", by the Woodbury identity and the determinant lemma: only r×r systems."""
         root = torch.linalg.cholesky(self._capacitance())
         difference = (x - self.mean).flatten(1)
         scaled = (difference / self.diagonal.flatten(1)).to(root)
@@ -73,10 +74,11 @@ class LowRankNormal:
         half = torch.linalg.solve_triangular(root, projected[..., None], upper=False)[..., 0]
         distance = (difference * scaled).sum(1) - half.square().sum(1)
         log_det = self.diagonal.flatten(1).to(root).log().sum(1) + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        return (-0.5 * (distance + log_det + difference.shape[1] * math.log(2 * math.pi))).to(x)
+        density: Tensor = -0.5 * (distance + log_det + difference.shape[1] * math.log(2 * math.pi))
+        return density.to(x)
 
     def guarded(self) -> LowRankNormal:
-        """The same, with a diagonal covariance for the images whose covariance cannot be factorized."""
+        """The same distribution, with a diagonal covariance for images whose covariance cannot be factorized."""
         with torch.no_grad():
             root, failed = torch.linalg.cholesky_ex(self._capacitance())
             sound = (failed == 0) & root.isfinite().all((-2, -1))
@@ -93,7 +95,7 @@ class LowRankNormal:
 
 
 def log_mean_likelihood(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
-    """log 1/m sum_j p(labels | logits_j) an image, "b". logits: "b m l h w"; labels, mask: "b h w", False = void."""
+    """log 1/m sum_j p(labels | logits_j) per image, "b". logits: "b m l h w"; labels, mask: "b h w", False = void."""
     m = logits.shape[1]
     index = labels[:, None, None].expand(-1, m, 1, -1, -1)
     log_p = torch.log_softmax(logits, 2).gather(2, index)[:, :, 0]
@@ -103,11 +105,11 @@ def log_mean_likelihood(logits: Tensor, labels: Tensor, mask: Tensor | None) -> 
 
 
 class SSNConfig(SegmenterConfig, UNetConfig):
-    """The U-Net's shape, the normal's rank and the number of draws in training."""
+    """Shape of the U-Net, rank of the covariance and number of draws in training."""
 
     rank: int = Field(10, ge=1, description="columns of the covariance factor")
     draws: int = Field(20, ge=2, multiple_of=2, description="draws of the logits in the training loss, in pairs")
-    epsilon: float = Field(1e-5, gt=0, description="least variance of a logit of its own")
+    epsilon: float = Field(1e-5, gt=0, description="smallest independent variance of a logit")
 
 
 @register("ssn")
@@ -120,14 +122,14 @@ class SSN(StochasticSegmenter):
     def __init__(self, info: DatasetInfo, config: SSNConfig):
         super().__init__(info, config)
         self.unet = UNet(info.image_channels, config.base, config, timed=False)
-        # Features of zero would make a factor that is the same at every pixel.
-        self.unet.head[-1].reset_parameters()
+        # Zero features would make the factor the same at every pixel.
+        cast(nn.Conv2d, self.unet.head[-1]).reset_parameters()
         self.mean = nn.Conv2d(config.base, info.num_classes, 1)
         self.log_diagonal = nn.Conv2d(config.base, info.num_classes, 1)
         self.factor = nn.Conv2d(config.base, config.rank * info.num_classes, 1)
 
     def distribution(self, image: Tensor) -> LowRankNormal:
-        """Of the logits of each image "b c h w"; in float32 whatever the precision of the network."""
+        """Distribution of the logits of each image "b c h w"; in float32 for any precision of the network."""
         h, w = image.shape[-2:]
         features = F.silu(self.unet(pad_to_multiple(image, self.config.stride))[..., :h, :w].float())
         with torch.autocast(image.device.type, enabled=False):

@@ -1,17 +1,17 @@
-"""The deterministic rival: the same U-Net trained with cross-entropy, one probability map an image.
+"""The deterministic rival: the same U-Net trained with cross-entropy, one probability map per image.
 
-Idea: what a usual segmentation network makes of several raters. It learns the probability of every label at every pixel
-and nothing of how pixels belong together.
+Idea: the usual segmentation network trained on several raters. It learns the probability of every label at every pixel
+and nothing about how pixels belong together.
 
     loss = E_rater  mean over pixels  -log softmax(f_θ(image))[y]
 
 Samples are the arg-max n times, or independent draws of every pixel (`draw="pixels"`).
 
-Differs from the original: the paper has it on Cityscapes, with one label map an image; here one random rater a step, as
-for the other models, and by default the size of the LIDC model (`base=64, multipliers=(1, 1, 2, 2, 4, 4)` is that of
-Cityscapes; without the layers that read the step, 28.7M of its 30M parameters are left).
+Differs from the original: the paper has it on Cityscapes, with one label map per image; here one random rater per step,
+as for the other models, and by default the size of the LIDC model (`base=64, multipliers=(1, 1, 2, 2, 4, 4)` is that of
+Cityscapes; without the layers that read the time step, 28.7M of its 30M parameters remain).
 
-Cost: one pass an image, whatever n.
+Cost: one pass per image, for any n.
 
 Parameters in print: 30M for Cityscapes.
 """
@@ -29,12 +29,12 @@ from stochseg.types import DatasetInfo
 
 
 class UNetCEConfig(DeterministicConfig, UNetConfig, EncoderConfig):
-    """The U-Net's shape and image features."""
+    """Shape of the U-Net and image features."""
 
 
 @register("unet-ce")
 class UNetCE(DeterministicSegmenter):
-    """The paper's U-Net without steps, with cross-entropy."""
+    """The paper's U-Net without time steps, trained with cross-entropy."""
 
     config_type: ClassVar[type[UNetCEConfig]] = UNetCEConfig
     config: UNetCEConfig
@@ -54,4 +54,5 @@ class UNetCE(DeterministicSegmenter):
         h, w = image.shape[-2:]
         padded = pad_to_multiple(image, self.config.stride)
         features = None if self.encoder is None else self.encoder(padded)
-        return self.unet(padded, features=features)[..., :h, :w].float()
+        logits: Tensor = self.unet(padded, features=features)
+        return logits[..., :h, :w].float()
