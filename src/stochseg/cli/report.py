@@ -128,7 +128,8 @@ def _open_run(path: Path, data: Path | None, split: str) -> tuple[RunFacts, Segm
 
     wanted = "expected a folder that `stochseg predict` or `stochseg train` wrote"
     if not path.exists() and str(path) not in list_bundled():
-        raise UserError(f"{path}: {wanted}, or with --data a bundled model ({', '.join(list_bundled())}); no such folder")
+        names = ", ".join(list_bundled())
+        raise UserError(f"{path}: {wanted}, or with --data a bundled model ({names}); no such folder")
     if not (path / CONFIG_FILE).is_file():
         try:
             find_model(path)
