@@ -1,4 +1,4 @@
-"""Ancestral sampling with fewer steps is exact: a rare label keeps its probability at any number of calls.
+"""Exactness of ancestral sampling with fewer steps: a rare label keeps its probability at any number of calls.
 
 Independent pixels carry label 1 with probability 0.001. The denoiser is ideal: p(x0 | x_t) by Bayes' rule. Then
 every number below has a binomial distribution that is known exactly, and an exact binomial test asks whether the
@@ -58,7 +58,7 @@ def denoise(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def run(sampler, grid_name: str, steps: int) -> tuple[SamplerOutput, int]:
-    """Samples, and the last step of the grid."""
+    """Draw samples; return them and the last step of the grid."""
     grid = make_grid(grid_name, PROCESS.schedule, steps)
     noise = SeededNoise((17, steps, i) for i in range(PIXELS[0]))
     return sampler(denoise, PROCESS.prior(PIXELS, noise), grid, PROCESS, noise), grid[-1]
@@ -77,13 +77,13 @@ def p_values(out: SamplerOutput, last: int) -> dict[str, float]:
         "mean": binomtest(round(ones), pixels, exact.p_x_t).pvalue,
         "drawn": binomtest(drawn, pixels, RARE).pvalue,
     }
-    if high > 0.5:  # then the arg-max is x_t itself, and the bias it brings is known: P(x_t = 1) instead of 0.001
+    if high > 0.5:  # then the arg-max is x_t itself, with a known bias: P(x_t = 1) instead of 0.001
         tests["argmax"] = binomtest(out.labels.sum().item(), pixels, exact.p_x_t).pvalue
     return tests
 
 
 def test_the_mean_of_the_final_probability_is_the_truth_by_construction():
-    """Bayes' rule: what `mean` above tests is indeed E p(x0 = 1 | x_t) = 0.001."""
+    """Bayes' rule: E p(x0 = 1 | x_t) = 0.001, the premise of the p-value `mean`."""
     for t in range(1, T + 1):
         exact = ideal(t)
         low, high = exact.p_x0
@@ -106,7 +106,7 @@ def test_the_same_test_rejects_the_one_step_kernel(grid, steps):
 
 
 def test_the_one_step_kernel_returns_a_third_instead_of_a_thousandth():
-    """Its expected result at 10 calls, by following P(x_t) through the chain."""
+    """The expected result at 10 calls, computed by following P(x_t) through the chain."""
     x_t = torch.arange(2).reshape(2, 1, 1)
     p_x_t = torch.tensor([0.5, 0.5], dtype=torch.float64)
     for t in make_grid("even", PROCESS.schedule, 10):

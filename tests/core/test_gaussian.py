@@ -47,7 +47,7 @@ def noise(seed=0):
 # --- the forward process ------------------------------------------------------------------------------------
 
 
-def test_the_marginal_is_that_of_single_noisy_steps(process):
+def test_the_marginal_is_the_composition_of_single_steps(process):
     """Mean and variance of x_t carried through x_t = sqrt(alpha_t) x_{t-1} + sqrt(beta_t) eps, one step at a time."""
     mean, variance = 0.7, 0.0
     for t in range(1, T + 1):
@@ -59,7 +59,7 @@ def test_the_marginal_is_that_of_single_noisy_steps(process):
 
 
 @pytest.mark.parametrize("space", [(4,), (2, 2), (2, 1, 2)])
-def test_x0_and_noise_are_found_again(process, space):
+def test_x0_and_noise_are_recovered(process, space):
     x0, eps = torch.randn(2, T, 3, *space, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     t = torch.arange(1, T + 1)
     x_t = process.q_sample(x0, t, eps)
@@ -97,7 +97,7 @@ def test_the_posterior_is_bayes_rule(process, t, s):
 
 @pytest.mark.parametrize(("t", "s"), JUMPS)
 def test_a_jump_is_its_single_steps(process, t, s):
-    """With x0 known, walking t -> t-1 -> ... -> s gives the mean and variance of the jump at once."""
+    """For a known x0, the steps t -> t-1 -> ... -> s give the mean and variance of the single jump."""
     x0, x_t = maps(0.8), maps(-0.4)
     mean, variance = x_t, 0.0
     for i in range(t, s, -1):
@@ -116,7 +116,7 @@ def test_the_last_jump_is_x0(process):
 
 
 @pytest.mark.parametrize(("t", "s"), [(2, 2), (1, 3), (T + 1, 0), (2, -1)])
-def test_impossible_jumps_are_refused(process, t, s):
+def test_an_impossible_jump_raises(process, t, s):
     with pytest.raises(UserError, match=r"a jump needs 0 <= s < t <= 6"):
         process.posterior(maps(0.0), maps(0.0), rows(t), rows(s))
 
@@ -136,8 +136,8 @@ def test_a_schedule_of_one_step_has_a_finite_learned_variance():
     assert math.isfinite(GaussianProcess(cosine(1)).log_variance(maps(0.5), rows(1), rows(0)).item())
 
 
-def test_float32_keeps_what_float64_says():
-    """The coefficients are made in float64: at the paper's T the maps' own rounding is all that is lost."""
+def test_float32_agrees_with_float64():
+    """The coefficients are computed in float64: at the paper's T only the rounding of the maps is lost."""
     process = GaussianProcess(cosine(250))
     t = torch.arange(2, 251)
     x_t, x0 = torch.randn(2, len(t), 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -183,7 +183,7 @@ def test_an_unknown_sampler_lists_the_known_ones():
 
 @pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
 def test_with_x0_known_every_step_keeps_the_marginal(name):
-    """x_t ~ q(x_t | x0) goes to x_s ~ q(x_s | x0), for a long jump. KS; false-alarm rate 1e-6."""
+    """From x_t ~ q(x_t | x0) to x_s ~ q(x_s | x0) in one long jump. Kolmogorov-Smirnov; false-alarm rate 1e-6."""
     process, x0 = GaussianProcess(cosine(50)), torch.full((8000, 1, 1, 1), 0.6)
     t, s = 40, 15
     x_t = process.q_sample(x0, torch.full((8000,), t), standard_normal(noise(1), x0.shape))
@@ -238,7 +238,7 @@ def test_no_device_is_read(name, learned):
 
 @pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
 @pytest.mark.parametrize("grid", ["even", "trailing"])
-def test_a_normal_distribution_comes_back(name, grid):
+def test_a_normal_distribution_is_reproduced(name, grid):
     """x0 ~ N(0.2, 0.3^2) has a linear best denoiser; a fine grid must return its mean and deviation."""
     process, mean, variance = GaussianProcess(cosine(200)), 0.2, 0.09
 
@@ -256,7 +256,7 @@ def test_a_normal_distribution_comes_back(name, grid):
 
 
 @pytest.mark.parametrize("name", sorted(GAUSSIAN_STEPS))
-def test_two_points_come_back_with_their_probabilities(name):
+def test_two_points_are_reproduced_with_their_probabilities(name):
     """x0 = ±1 with P(+1) = 0.3: the best denoiser is a tanh. 4000 draws have a deviation of 0.007."""
     process = GaussianProcess(cosine(100))
 
@@ -271,7 +271,7 @@ def test_two_points_come_back_with_their_probabilities(name):
     assert (out > 0).float().mean().item() == pytest.approx(0.3, abs=0.035)
 
 
-def test_the_walk_hands_on_the_cut_estimate_and_reports_every_call():
+def test_the_walk_passes_on_the_clamped_estimate_and_reports_every_call():
     process, seen, calls = GaussianProcess(cosine(10)), [], []
 
     def denoise(x_t, t, previous):

@@ -1,4 +1,4 @@
-"""Every grid of the registry is a falling path from T; even and trailing ones are also evenly spaced."""
+"""Every grid of the registry falls strictly from T; `even` and `trailing` are also evenly spaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def schedule(num_timesteps: int):
 @pytest.mark.parametrize("name", GRIDS)
 @settings(deadline=None, derandomize=True)
 @given(lengths=lengths)
-def test_a_grid_falls_strictly_from_T_in_K_steps(name, lengths):
+def test_a_grid_falls_strictly_from_T_and_has_the_requested_length(name, lengths):
     num_timesteps, calls = lengths
     grid = make_grid(name, schedule(num_timesteps), calls)
     assert grid[0] == num_timesteps
@@ -51,19 +51,19 @@ def test_even_ends_at_one_and_trailing_jumps_to_zero_like_the_others(lengths):
         assert not jumps or max(jumps) - min(jumps) <= 1
 
 
-def test_the_papers_length_by_hand():
+def test_two_grids_by_hand():
     assert make_grid("even", cosine(250), 4) == (250, 167, 84, 1)
     assert make_grid("trailing", cosine(250), 5) == (250, 200, 150, 100, 50)
 
 
 def test_entropy_puts_calls_where_a_measured_profile_falls():
-    """All of the fall is between t = 200 and 150, evenly: so are the calls after the first."""
+    """The entropy falls evenly between t = 200 and 150, where all calls after the first must be."""
     profile = ((250, 1.0), (200, 1.0), (150, 0.0), (1, 0.0))
     grid = make_grid("entropy", cosine(250), 5, profile)
     assert grid[0] == 250
     for got, expected in zip(grid[1:], (190, 180, 170, 160), strict=True):
         assert abs(got - expected) <= 1
-    # Whatever the order of the entries and the unit of the entropy.
+    # The order of the entries and the unit of the entropy do not matter.
     assert make_grid("entropy", cosine(250), 5, tuple((t, 7 * h) for t, h in reversed(profile))) == grid
 
 
@@ -76,7 +76,7 @@ def test_entropy_without_a_profile_prefers_noisy_steps():
 
 @settings(deadline=None, derandomize=True)
 @given(lengths=lengths, values=st.lists(st.floats(0, 1), min_size=2, max_size=9))
-def test_entropy_takes_any_profile_and_one_that_does_not_fall_for_none(lengths, values):
+def test_entropy_takes_any_profile_and_ignores_one_that_does_not_fall(lengths, values):
     num_timesteps, calls = lengths
     profile = tuple((round(i * num_timesteps / (len(values) - 1)), v) for i, v in enumerate(values))
     grid = make_grid("entropy", schedule(num_timesteps), calls, profile)
@@ -86,10 +86,10 @@ def test_entropy_takes_any_profile_and_one_that_does_not_fall_for_none(lengths, 
     assert all(a > b for a, b in pairwise((*grid, 0)))
 
 
-@pytest.mark.parametrize("steps", [0, -1, 251])
-def test_an_impossible_number_of_calls_is_refused(steps):
-    with pytest.raises(UserError, match=f"between 1 and T=250, got {steps}"):
-        make_grid("even", cosine(250), steps)
+@pytest.mark.parametrize("evaluations", [0, -1, 251])
+def test_an_impossible_length_raises(evaluations):
+    with pytest.raises(UserError, match=f"between 1 and T=250, got {evaluations}"):
+        make_grid("even", cosine(250), evaluations)
 
 
 def test_an_unknown_grid_lists_the_known_ones():

@@ -42,7 +42,7 @@ def log_probabilities(values: list[float], offset: float = 0.0) -> torch.Tensor:
 @example(values=[0.0, 1.0, 0.0], u=0.0, offset=0.0)
 @example(values=[0.0, 1.0, 0.0], u=LARGEST, offset=-0.1)
 @example(values=[1.0, 1e-30, 0.0], u=LARGEST, offset=0.1)
-def test_draw_is_the_brute_force_search_and_never_an_impossible_label(values, u, offset):
+def test_draw_equals_a_brute_force_search_and_is_never_an_impossible_label(values, u, offset):
     log_p = log_probabilities(values, offset)
     drawn = draw_categorical(log_p, torch.full((1, 1, 1), u)).item()
     p = log_p.exp().flatten().tolist()
@@ -122,8 +122,8 @@ def test_a_row_depends_on_its_key_only(order, size):
     assert torch.equal(apart.uniform((size, 2)), second[rows])
 
 
-def test_a_stream_goes_on_where_it_stopped():
-    """Only how many numbers were drawn matters, odd counts included."""
+def test_a_stream_continues_across_calls():
+    """Only the number of values drawn so far matters, odd counts included."""
     whole = SeededNoise([(1, 2)]).uniform((1, 12))
     parts = SeededNoise([(1, 2)])
     assert torch.equal(torch.cat([parts.uniform((1, n)) for n in (3, 4, 5)], dim=1), whole)
@@ -144,7 +144,7 @@ def test_seeded_uniforms_are_float32_in_the_unit_interval():
     assert chisquare(np.histogram(u.numpy(), bins=50, range=(0, 1))[0]).pvalue > FALSE_ALARM
 
 
-def test_a_wrong_number_of_rows_is_refused():
+def test_a_wrong_number_of_rows_raises():
     with pytest.raises(UserError, match="made for 2 rows, asked for 3"):
         SeededNoise([(0,), (1,)]).uniform((3, 4, 4))
 
@@ -175,7 +175,7 @@ def test_latin_noise_fills_every_part_once_at_every_place(n):
     assert torch.equal(parts, torch.arange(n, dtype=torch.float64).view(1, n, 1, 1).expand_as(parts))
 
 
-def test_two_samples_of_latin_noise_are_as_unrelated_as_can_be():
+def test_no_two_samples_of_latin_noise_are_correlated_more_than_necessary():
     """n values that fill n parts once correlate by -1/(n - 1) on average; no pair of samples should stand out."""
     n = 16
     correlation = np.corrcoef(LatinNoise(IMAGES[:1], n, range(n)).uniform((n, 100_000)).numpy())
@@ -186,7 +186,7 @@ def test_one_sample_of_latin_noise_is_plain_uniform():
     noise = LatinNoise([(4,)], 8, range(8))
     for row in noise.uniform((8, 100_000)):
         assert chisquare(np.histogram(row.numpy(), bins=64, range=(0, 1))[0]).pvalue > FALSE_ALARM
-    # and places are independent of each other, also from one call to the next
+    # Places are independent of each other, also from one call to the next.
     a, b = (noise.uniform((8, 50_000))[3].numpy() for _ in range(2))
     table = np.histogram2d(a, b, bins=8, range=[[0, 1]] * 2)[0]
     assert chisquare(table.flatten()).pvalue > FALSE_ALARM
@@ -194,7 +194,7 @@ def test_one_sample_of_latin_noise_is_plain_uniform():
 
 @pytest.mark.parametrize("name", NOISES)
 def test_noise_of_some_rows_is_that_of_all(name):
-    """A chunk of the samples sees what it would see in one batch of all images."""
+    """A chunk of the samples receives the same noise as in one batch of all images."""
     whole = NOISES[name](IMAGES, 4, range(12), "cpu")
     first, second = whole.uniform((12, 5)), whole.uniform((12, 3, 2))
     for rows in (range(5), range(3, 4), range(4, 12), range(7, 10)):

@@ -1,4 +1,4 @@
-"""The training objective: finite gradients at any logits, gradients against finite differences, the mask."""
+"""Training objectives: finite gradients for any logits, gradients against finite differences, the mask."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def steps(*t: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("num_classes", [2, 20])
 @pytest.mark.parametrize("scale", [100.0, 1e4])
-@pytest.mark.parametrize("favoured", ["right", "wrong", "random"])
-def test_gradients_are_finite_for_any_logits(num_classes, scale, favoured):
-    """t = 1, 2 and T, x_t equal to x0 and not; the network as sure of itself as float32 allows."""
+@pytest.mark.parametrize("favored", ["right", "wrong", "random"])
+def test_gradients_are_finite_for_any_logits(num_classes, scale, favored):
+    """At t = 1, 2 and T, with x_t equal to x0 and not, for logits as extreme as float32 allows."""
     x0 = labels(num_classes, 0)
     for x_t in (x0, (x0 + 1) % num_classes):
-        if favoured == "random":
+        if favored == "random":
             logits = scale * torch.randn(3, num_classes, 4, 5, generator=torch.Generator().manual_seed(1))
         else:
-            target = x0 if favoured == "right" else (x0 + 1) % num_classes
+            target = x0 if favored == "right" else (x0 + 1) % num_classes
             logits = scale * F.one_hot(target, num_classes).permute(0, 3, 1, 2).float()
         logits.requires_grad_()
         terms = kl_terms(process(num_classes), torch.log_softmax(logits, 1), x0, x_t, steps(1, 2, T))
         assert bool(torch.isfinite(terms).all())
         terms.sum().backward()
         assert bool(torch.isfinite(logits.grad).all())
-        if favoured == "wrong":
+        if favored == "wrong":
             assert terms[0].min().item() == pytest.approx(scale, rel=1e-6)
             assert logits.grad[0].abs().max().item() == pytest.approx(
                 1.0, rel=1e-6
@@ -105,7 +105,7 @@ def test_the_mask_removes_even_an_infinite_term():
 
 @pytest.mark.parametrize("num_classes", [2, 20])
 def test_terms_are_never_negative(num_classes):
-    """In float32, up to rounding: predictions near the truth, where the divergence is all cancellation, included."""
+    """In float32, up to rounding, also near the truth, where the terms of the divergence cancel."""
     x0, x_t = labels(num_classes, 0, rows=T), labels(num_classes, 1, rows=T)
     truth = F.one_hot(x0, num_classes).permute(0, 3, 1, 2).float()
     generator = torch.Generator().manual_seed(5)
@@ -115,7 +115,7 @@ def test_terms_are_never_negative(num_classes):
         assert terms.min() >= -1e-6
 
 
-def test_a_certain_and_right_prediction_costs_nothing():
+def test_a_certain_and_correct_prediction_costs_nothing():
     p = process(4)
     x0, x_t = labels(4, 0, rows=T), labels(4, 1, rows=T)
     terms = kl_terms(p, p.log_onehot(x0), x0, x_t, torch.arange(1, T + 1))
@@ -130,7 +130,7 @@ def test_the_first_step_is_the_cross_entropy(num_classes):
     torch.testing.assert_close(terms, F.cross_entropy(logits, x0, reduction="none"), atol=1e-6, rtol=1e-6)
 
 
-def test_a_row_has_its_own_step():
+def test_each_row_has_its_own_step():
     p = process(4)
     x0, x_t = labels(4, 0), labels(4, 1)
     log_p0 = torch.log_softmax(torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(7)), 1)
@@ -181,7 +181,7 @@ def test_every_objective_is_least_at_the_true_posterior(name):
             assert torch.linalg.eigvalsh(curvature)[1] > 0, "a minimum, up to adding one constant to all logits"
 
 
-def test_the_named_bound_is_the_paper_terms_for_all_steps():
+def test_the_objective_kl_stands_for_the_terms_of_all_steps():
     """The mean over t of the objective "kl" is the sum over t of the KL terms."""
     p, x0 = process(4), labels(4, 0)
     log_p0 = torch.log_softmax(torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(2)), 1)
@@ -189,7 +189,7 @@ def test_the_named_bound_is_the_paper_terms_for_all_steps():
     torch.testing.assert_close(OBJECTIVES["kl"](*arguments, None), T * kl_terms(*arguments))
 
 
-def test_cross_entropy_terms_are_the_cross_entropy_and_leave_void_out():
+def test_cross_entropy_terms_are_the_cross_entropy_without_void():
     p, x0 = process(4), labels(4, 0)
     logits = torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(3))
     mask = labels(2, 4).bool()
@@ -232,15 +232,15 @@ def test_mixture_terms_are_the_sum_written_out(masked, temperature, floor, space
 
 
 def test_one_component_costs_its_cross_entropy():
-    """Weight 1 for the component and 1/2 for the marginals, which are the same thing here."""
+    """Weight 1 for the component and 1/2 for the marginals, which are the same here."""
     log_p = torch.randn(2, 1, 3, 4, 4, dtype=torch.float64).log_softmax(2)
     x0 = torch.randint(3, (2, 4, 4))
     plain = -log_p[:, 0].gather(1, x0[:, None]).mean((1, 2, 3))
     torch.testing.assert_close(mixture_terms(torch.zeros(2, 1, dtype=torch.float64), log_p, x0, None), 1.5 * plain)
 
 
-def test_two_modes_end_in_two_components():
-    """Whole maps, all 0 or all 1, in shares 3 to 1: plain gradient descent finds both and their shares."""
+def test_two_modes_become_two_components():
+    """Whole maps, all 0 or all 1, with odds 3 to 1: plain gradient descent finds both modes and their weights."""
     torch.manual_seed(0)
     share, logits = torch.zeros(2, requires_grad=True), (0.1 * torch.randn(2, 2, 4, 4)).requires_grad_()
     x0 = torch.tensor([0, 0, 0, 1])[:, None, None].expand(4, 4, 4)

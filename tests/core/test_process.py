@@ -96,8 +96,8 @@ def test_q_sample_at_zero_is_x0():
     assert bool((draws(process(5), 3, 0) == 3).all())
 
 
-def test_q_sample_takes_a_step_a_row():
-    """Row i at t[i] is what a batch of one gives."""
+def test_q_sample_takes_one_step_per_row():
+    """Row i at t[i] equals a batch of one."""
     p = process(7)
     x0 = torch.randint(7, (4, 8, 8), generator=torch.Generator().manual_seed(2))
     t = torch.tensor([0, 50, 150, T])
@@ -160,13 +160,13 @@ def test_a_wrong_log_p0_names_the_expected_shape(shape):
 
 
 @pytest.mark.parametrize(("t", "s"), [([5, 5], [4, 5]), ([5, 5], [6, 4]), ([5, 0], [4, -1]), ([5, T + 1], [4, T])])
-def test_an_impossible_jump_is_refused(t, s):
+def test_an_impossible_jump_raises(t, s):
     x_t = torch.zeros(2, 1, 1, dtype=torch.int64)
     with pytest.raises(UserError) as error:
         process(2).posterior(x_t, torch.zeros(2, 2, 1, 1), torch.tensor(t), torch.tensor(s))
     assert str(error.value) == f"a jump needs 0 <= s < t <= 250, got t={t}, s={s}"
 
 
-def test_one_label_is_refused():
+def test_a_single_label_raises():
     with pytest.raises(UserError, match=r"num_classes \(L\) must be at least 2, got 1"):
         process(1)

@@ -1,4 +1,4 @@
-"""What every sampler of the registry owes its callers."""
+"""The contract of every sampler of the registry."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FALSE_ALARM = 1e-8
 @samplers
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("steps", [1, 2, 8, T])
-def test_shapes_types_and_one_call_an_entry_of_the_grid(name, grid, steps):
+def test_shapes_types_and_one_call_per_entry_of_the_grid(name, grid, steps):
     grid = make_grid(grid, PROCESS.schedule, steps)
     seen = []
 
@@ -51,7 +51,7 @@ def test_shapes_types_and_one_call_an_entry_of_the_grid(name, grid, steps):
         return denoise(x_t, t)
 
     out = sample(name, KEYS, grid, counted)
-    # A corrector calls the network twice at every entry but the first.
+    # A corrector calls the network twice at every entry except the first.
     expected = grid if name != "corrector" else (grid[0], *(t for t in grid[1:] for _ in range(2)))
     assert tuple(seen) == expected
     assert out.evaluations == len(expected)
@@ -64,7 +64,7 @@ def test_shapes_types_and_one_call_an_entry_of_the_grid(name, grid, steps):
 
 
 @samplers
-def test_equal_keys_give_equal_samples_and_other_keys_others(name):
+def test_equal_keys_give_equal_samples_and_other_keys_do_not(name):
     first, again = sample(name, KEYS), sample(name, KEYS)
     assert torch.equal(first.labels, again.labels)
     assert torch.equal(first.log_p0, again.log_p0)
@@ -95,8 +95,8 @@ def test_the_callback_sees_every_entry_of_the_grid(name):
 
 @samplers
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_certain_denoiser_is_obeyed(name, steps):
-    """A network that knows the answer is followed to the pixel, however noisy the last x_t still is."""
+def test_a_certain_denoiser_is_followed(name, steps):
+    """Every pixel of the answer is returned, however noisy the last x_t still is."""
     truth = torch.randint(L, (6, H, W), generator=torch.Generator().manual_seed(1))
     grid = make_grid("trailing", PROCESS.schedule, steps)
     out = sample(name, KEYS, grid, lambda x_t, t: PROCESS.log_onehot(truth))
@@ -130,7 +130,7 @@ def test_no_device_is_read(name):
 
 @samplers
 @pytest.mark.parametrize("grid", [(), (T - 1, 1), (T, 10, 10, 1), (T, 10, 20, 1), (T, 10, 0), (T + 1, 1), (T, -1)])
-def test_a_bad_grid_is_refused(name, grid):
+def test_a_bad_grid_raises(name, grid):
     def untouched(x_t, t):
         raise AssertionError("the network was called")
 
@@ -141,8 +141,11 @@ def test_a_bad_grid_is_refused(name, grid):
 
 
 def marginals(name: str, grid: tuple[int, ...]) -> dict[int, float]:
-    """The denoiser knows x0: then x_s is x0 with probability alpha_bar_s + (1 - alpha_bar_s)/L, and the others are
-    equally likely. The smaller p-value of the two (exact binomial, chi-square) for every step of the grid."""
+    """Test x_s at every step of the grid, for a denoiser that knows x0; return the smaller p-value of two tests.
+
+    x_s is x0 with probability alpha_bar_s + (1 - alpha_bar_s)/L (exact binomial), all other labels are equally likely
+    (chi-square).
+    """
     truth = torch.zeros(6, 100, 100, dtype=torch.int64)
     seen: dict[int, float] = {}
 
@@ -162,7 +165,7 @@ def marginals(name: str, grid: tuple[int, ...]) -> dict[int, float]:
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("steps", [3, 10, T])
 @pytest.mark.parametrize("name", sorted(set(SAMPLERS) - {"one-step-kernel"}))
-def test_every_rule_keeps_q_of_x_s_given_x0(name, steps, grid):
+def test_every_rule_draws_from_q_of_x_s_given_x0(name, steps, grid):
     """Binomial tests of 60,000 pixels at every step: about 800 at 1e-8, so a false alarm in 1 of 100,000 suites."""
     seen = marginals(name, make_grid(grid, PROCESS.schedule, steps))
     assert len(seen) == steps
@@ -171,9 +174,9 @@ def test_every_rule_keeps_q_of_x_s_given_x0(name, steps, grid):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("steps", [3, 10])
-def test_the_released_rule_does_not_keep_it(steps, grid):
+def test_the_released_rule_does_not(steps, grid):
     seen = marginals("one-step-kernel", make_grid(grid, PROCESS.schedule, steps))
-    del seen[T]  # where every rule begins alike
+    del seen[T]  # where all rules start from the prior
     assert max(seen.values()) < 1e-4 * FALSE_ALARM, seen
 
 
@@ -184,7 +187,7 @@ def test_with_all_steps_the_released_rule_is_ancestral():
 
 @pytest.mark.parametrize("name", ["sticky", "ddim"])
 def test_consecutive_maps_share_their_noise(name):
-    """What tells these rules from `ancestral`: a pixel that is still noise keeps its label for the next call."""
+    """Unlike with `ancestral`, a pixel that is still noise keeps its label for the next call."""
     maps = []
     truth = torch.zeros(6, H, W, dtype=torch.int64)
     noise = SeededNoise(KEYS)
@@ -199,8 +202,8 @@ def test_consecutive_maps_share_their_noise(name):
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
 def test_a_corrector_draws_a_fraction_of_the_pixels_again(fraction):
-    """The network is asked twice at a step: of the pixels it sees the second time, `fraction` are drawn anew from
-    q(x_t | x0), which here leaves a label as it was with a probability that can be counted."""
+    """Between the two calls at a step, `fraction` of the pixels are drawn again from q(x_t | x0), which keeps a label
+    with a known probability."""
     truth, seen = torch.zeros(6, 100, 100, dtype=torch.int64), []
 
     def watched(x_t, t):

@@ -30,7 +30,7 @@ def test_cosine_follows_its_formula_up_to_the_last_step():
     np.testing.assert_allclose(table[:250], [cosine_by_hand(t) for t in range(250)], rtol=1e-12)
 
 
-def test_the_cap_touches_the_last_step_only():
+def test_the_cap_changes_only_the_last_step():
     capped, free = cosine(250).beta, cosine(250, max_beta=1 - 1e-9).beta
     assert torch.equal(capped[:250], free[:250])
     assert capped[250].item() == pytest.approx(0.999, abs=1e-12)
@@ -42,7 +42,7 @@ def test_alpha_bar_at_the_end_is_positive_and_tiny():
     assert end == pytest.approx(cosine_by_hand(249) * 1e-3, rel=1e-9)
 
 
-def test_linear_is_ho_et_al_at_a_thousand_steps():
+def test_linear_equals_ho_et_al_at_a_thousand_steps():
     np.testing.assert_allclose(linear(1000).beta[1:], np.linspace(1e-4, 0.02, 1000), rtol=0, atol=1e-12)
 
 
@@ -80,13 +80,13 @@ def test_from_betas_multiplies():
         ([[1.0, 0.5]], r"one axis .* got \(1, 2\)"),
     ],
 )
-def test_a_bad_table_is_refused(table, message):
+def test_a_bad_table_raises(table, message):
     with pytest.raises(UserError, match=message):
         Schedule(torch.tensor(table, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("num_timesteps", [0, -3])
-def test_no_steps_is_refused(name, num_timesteps):
+def test_a_schedule_without_steps_raises(name, num_timesteps):
     with pytest.raises(UserError, match=rf"\(T\) must be at least 1, got {num_timesteps}"):
         SCHEDULES[name](num_timesteps)

@@ -36,7 +36,7 @@ S, Y, P = maps(0, 2, 3, 3), maps(1, 2, 4, 3), probabilities(0, 2, 3)
 MASK, WEIGHTS = maps(2, 2, 4, 3) < 2, torch.tensor([[1.0, 2.0, 3.0], [1.0, 0.0, 1.0]])
 IOU = torch.tensor([[[1.0, 0.5], [0.5, 1.0]]])
 
-# Every public function, as a function of the tensors that it is given; the others are arguments of the call.
+# Every public function, and tensors to call it with.
 CALLS = {
     "pairwise_iou": (lambda a, b: pairwise_iou(a, b, 3), (S, Y)),
     "iou_blocks": (lambda a, b: iou_blocks(a, b, 3), (S, Y)),
@@ -90,14 +90,14 @@ def test_every_function_takes_arrays_and_lists(name, kind):
 
 @pytest.mark.parametrize("wrong", [None, "maps", object(), [torch.zeros(2), torch.zeros(3)], [[1, 2], [3]], {"a": 1}])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_function_rejects_what_is_no_array(name, wrong):
+def test_every_function_rejects_other_objects(name, wrong):
     function, arguments = CALLS[name]
     with pytest.raises(UserError, match="expected a tensor or an array"):
         function(wrong, *arguments[1:])
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_every_class_takes_arrays_and_rejects_what_is_no_array(name):
+def test_every_class_takes_arrays_and_rejects_other_objects(name):
     arguments = {"diversity": (S,), "miou": (S, S), "ece": (P, Y), "brier": (P, Y)}.get(name, (S, Y))
     tensor, array = METRICS[name](num_classes=3), METRICS[name](num_classes=3)
     tensor.update(*arguments)
@@ -123,7 +123,7 @@ def test_the_same_pixels_in_another_shape_give_the_same(name, space):
 
 # --- mistakes --------------------------------------------------------------------------------------------
 
-# What is done, and what the message must name.
+# A mistake, and what its message must name.
 MISTAKES = {
     "no batch": (lambda: ged(S[0], Y, 3), ("samples", "(3, 5, 4)", "raters", "(2, 4, 5, 4)", "samples[None]")),
     "two dimensions": (lambda: hm_iou(S, Y[0, 0], 3), ('raters "b k *space"', "at least 3", "(5, 4)", "raters[None]")),

@@ -28,7 +28,7 @@ from tests.support.label_maps import classes, few_examples, map_weights, maps, s
 
 
 def slow_distance(first: Tensor, second: Tensor, num_classes: int, w: list[float], v: list[float]) -> float:
-    """Weighted mean distance of all pairs of two sets "n h w", self pairs included."""
+    """Weighted mean distance of all pairs of two sets "n *space", self pairs included."""
     return math.fsum(
         p * q * (1 - slow_iou(s, y, num_classes))
         for p, s in zip(w, first, strict=True)
@@ -195,7 +195,7 @@ def test_hm_iou_of_a_large_common_multiple():
 
 
 def test_hm_iou_matches_the_whole_distribution():
-    """One rater of four is met by all samples: the others go without, so a quarter is matched and no more."""
+    """All samples equal one rater of four: the other three have no match, which leaves a quarter."""
     raters = torch.eye(4, dtype=torch.int64).view(1, 4, 2, 2)
     assert hm_iou(raters[:, :1].expand(1, 8, 2, 2), raters, 2).item() == pytest.approx(0.25)
     assert hm_iou(raters.repeat(1, 2, 1, 1), raters, 2).item() == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""`import stochseg.metrics` stays light: what is slow to import is imported on first use."""
+"""`import stochseg.metrics` stays light: slow packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW = ("torchmetrics", "torchvision", "matplotlib", "scipy.optimize", "scipy.sp
 
 
 def loaded(code: str) -> set[str]:
-    """Which of the slow packages a fresh interpreter has imported after this code."""
+    """The slow packages that a fresh interpreter has imported after this code."""
     report = f"import sys; print(*(name for name in {SLOW} if name in sys.modules))"
     run = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
     return set(run.stdout.split())

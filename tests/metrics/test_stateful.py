@@ -1,4 +1,4 @@
-"""The stateful classes: the same number as the functions, after pickling, in batches and in two processes."""
+"""The stateful classes equal the functions: after pickling, in batches and in two processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUM_CLASSES = 3
 
 
 def images(b: int = 5) -> dict[str, tuple[Tensor, ...]]:
-    """What each metric is updated with, for b images."""
+    """The arguments of `update` of each metric, for b images."""
     generator = torch.Generator().manual_seed(0)
     samples = torch.randint(NUM_CLASSES, (b, 6, 8, 9), generator=generator)
     raters = torch.randint(NUM_CLASSES, (b, 4, 8, 9), generator=generator)
@@ -103,14 +103,14 @@ def test_forward_gives_the_batch_and_keeps_the_total(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_pickled_halfway(name: str) -> None:
+def test_pickling_between_updates_changes_nothing(name: str) -> None:
     metric = pickle.loads(pickle.dumps(updated(name, slice(0, 2))))
     metric.update(*(values[2:] for values in images()[name]))
     assert metric.compute().item() == pytest.approx(expected(name), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_reset_forgets(name: str) -> None:
+def test_reset_forgets_earlier_images(name: str) -> None:
     metric = updated(name, slice(0, 2))
     metric.reset()
     metric.update(*images()[name])
@@ -119,7 +119,7 @@ def test_reset_forgets(name: str) -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_nothing_counted_is_an_error(name: str) -> None:
+def test_compute_without_data_raises(name: str) -> None:
     with pytest.raises(UserError, match=r"no pixel|nothing was counted"):
         METRICS[name](num_classes=NUM_CLASSES).compute()
 
@@ -164,7 +164,7 @@ def test_void_and_bins_reach_the_functions() -> None:
     torch.testing.assert_close(error.compute(), ece(calibration_bins(mean, raters, 4)))
 
 
-def test_an_image_without_counted_pixels_adds_nothing_to_brier() -> None:
+def test_an_image_that_is_void_everywhere_adds_nothing_to_brier() -> None:
     mean, raters, mask = images()["brier"]
     mask = mask.clone()
     mask[0] = False
@@ -176,7 +176,7 @@ def test_an_image_without_counted_pixels_adds_nothing_to_brier() -> None:
 
 
 @pytest.mark.parametrize("metric", [BrierScore, ExpectedCalibrationError])
-def test_other_number_of_classes_is_an_error(metric: type[Metric]) -> None:
+def test_another_number_of_classes_raises(metric: type[Metric]) -> None:
     mean, raters, _ = images()["brier"]
     with pytest.raises(UserError, match='mean "b l .space": expected l = 7'):
         metric(num_classes=7).update(mean, raters)
@@ -186,7 +186,7 @@ def test_other_number_of_classes_is_an_error(metric: type[Metric]) -> None:
 
 
 def _process(rank: int, folder: str) -> None:
-    """Half of the images (3 and 2) for every metric, and a GED whose images are all with process 0."""
+    """Compute every metric with half of the images (3 and 2), and a GED with all images in process 0."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     results = {name: updated(name, slice(rank, None, 2)).compute() for name in METRICS}

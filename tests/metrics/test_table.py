@@ -25,7 +25,7 @@ def test_every_row_is_complete(key):
 
 
 def test_titles_differ():
-    """Except of the two keys for network evaluations, that of an evaluation and that of a single run."""
+    """Except of the two keys for network evaluations: per data set and per run."""
     titles = [info.title for key, info in METRIC_TABLE.items() if key != "evaluations"]
     assert len(titles) == len(set(titles))
 
