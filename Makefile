@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-dev
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/reverse_step.py
 	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/learning.py
 
