@@ -9,11 +9,11 @@ from stochseg.evaluation import Evaluation, evaluate
 from stochseg.metrics import ged
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports.cases import draw_case, pick_cases
-from tests.support.oblique import lively
+from tests.support.predictions import small_model
 
 
 def test_cases_are_drawn_with_the_samples_that_were_scored():
-    model, data, options = lively(), Phantoms("val", size=16, count=5), SamplingOptions(n=3, seed=2)
+    model, data, options = small_model(), Phantoms("val", size=16, count=5), SamplingOptions(n=3, seed=2)
     rows = {row["id"]: row for row in evaluate(model, data, options=options).images}
     out = draw_case(model, data, 3, options).samples
     assert ged(out.labels, data[3].raters[None], 2).item() == pytest.approx(rows[data[3].id]["ged_3"], abs=1e-9)

@@ -13,8 +13,8 @@ from stochseg.evaluation import evaluate
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports import RunFacts, report_run
 from stochseg.training import train
-from tests.support.oblique import lively
 from tests.support.pages import Page
+from tests.support.predictions import small_model
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +81,4 @@ def test_questions_are_checked_before_sampling(tmp_path, monkeypatch, text):
     monkeypatch.setattr("stochseg.reports.evaluation.evaluate", lambda *_, **__: pytest.fail("sampling started"))
     data = Phantoms("val", size=16, count=2)
     with pytest.raises(UserError, match="question "):
-        report_run(lively(), data, tmp_path / "page.html", RunFacts("tiny"), questions=[Question.parse(text)])
+        report_run(small_model(), data, tmp_path / "page.html", RunFacts("tiny"), questions=[Question.parse(text)])

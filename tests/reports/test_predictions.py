@@ -12,12 +12,12 @@ from PIL import Image
 import stochseg
 from stochseg.analysis import Question
 from stochseg.errors import UserError
-from stochseg.inference import Options, predict
+from stochseg.inference import PredictOptions, predict
 from stochseg.reports import report_predictions
 from stochseg.reports.saved_prediction import read_image, read_result
 from stochseg.reports.text import mean_and_interval
-from tests.support.oblique import lively
 from tests.support.pages import Page
+from tests.support.predictions import small_model
 
 RNG = np.random.default_rng(0)
 ASK = Question.parse("longest diameter > 6 px")
@@ -25,7 +25,7 @@ ASK = Question.parse("longest diameter > 6 px")
 
 @pytest.fixture(scope="module")
 def model():
-    return lively()
+    return small_model()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def inputs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predicted(model, inputs, tmp_path_factory):
     out = tmp_path_factory.mktemp("predicted") / "out"
-    assert all(o.status == "done" for o in predict(model, [inputs], out, Options(samples=7), origin="tiny"))
+    assert all(o.status == "done" for o in predict(model, [inputs], out, PredictOptions(n=7), origin="tiny"))
     return out
 
 
@@ -173,7 +173,7 @@ def test_files_that_do_not_fit_each_other_are_refused(copied):
 def test_a_volume_whose_samples_weigh_differently_in_its_slices_is_refused(model, tmp_path):
     volume = RNG.integers(0, 256, (16, 16, 2)).astype(np.uint8)
     nibabel.Nifti1Image(volume, np.eye(4)).to_filename(tmp_path / "a.nii")
-    (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", Options(samples=2))
+    (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", PredictOptions(n=2))
     file = outcome.folder / "result.json"
     for weights in ([[0.2, 0.8], [0.2, 0.8]], [[0.2, 0.8], [0.6, 0.4]]):
         file.write_text(json.dumps({**json.loads(file.read_text()), "weights": weights}))

@@ -1,15 +1,11 @@
-"""What the tests of inference share: tiny models, and an oblique, anisotropic DICOM series written by the book."""
+"""An oblique, anisotropic DICOM series that conforms to the standard."""
 
 from pathlib import Path
 
 import numpy as np
 import pydicom
-import torch
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
-
-from stochseg.models import create
-from stochseg.types import DatasetInfo
 
 ACROSS = np.array([0.8, 0.6, 0.0])
 DOWN = np.array([-0.36, 0.48, -0.8])
@@ -17,31 +13,6 @@ DOWN = np.array([-0.36, 0.48, -0.8])
 SPACING = (0.7, 1.3)  # between rows, between columns
 CORNER = np.array([-20.0, 33.5, 7.25])
 STEP = 2.5
-
-
-def lively(name="ccdm-fast", classes=2, channels=1, info=None, **config):
-    """A tiny model whose labels depend on the image."""
-    small = {
-        "ccdm-fast": {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "steps": 3},
-        "unet-ce": {"base": 8, "multipliers": [1, 2], "blocks": 1, "attention": []},
-    }[name]
-    torch.manual_seed(0)
-    model = create(name, classes, channels, info=info, **{**small, **config})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model.eval()
-
-
-def of_hounsfield():
-    """A tiny model of three classes for CT."""
-    info = DatasetInfo(
-        num_classes=3,
-        image_channels=1,
-        class_names=("background", "nodule", "vessel"),
-        normalization={"mean": (0.0,), "std": (500.0,)},
-    )
-    return lively(classes=3, info=info)
 
 
 def dicom_slice(number: int, stored: np.ndarray, series: str, **changes) -> FileDataset:

@@ -157,11 +157,11 @@ def predict(
     from rich.progress import Progress
 
     from stochseg.devices import pick_device
-    from stochseg.inference import Options, Outcome
+    from stochseg.inference import Outcome, PredictOptions
     from stochseg.inference import predict as run
     from stochseg.models import load
 
-    options = Options(
+    options = PredictOptions(
         n=samples,
         evaluations=evaluations,
         sampler=sampler,

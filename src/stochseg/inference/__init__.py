@@ -1,11 +1,21 @@
-"""Inference: prediction on files of any kind, faster engines, export."""
+"""Inference: prediction on files and volumes, faster engines, export to other languages."""
 
 from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.exporter import export
+from stochseg.inference.options import PredictOptions
 from stochseg.inference.pipeline import Outcome, predict
-from stochseg.inference.plan import Options
 from stochseg.inference.result import to_numpy
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti
 
-__all__ = ["ENGINES", "Options", "Outcome", "export", "predict", "to_dicom_seg", "to_nifti", "to_numpy", "with_engine"]
+__all__ = [
+    "ENGINES",
+    "Outcome",
+    "PredictOptions",
+    "export",
+    "predict",
+    "to_dicom_seg",
+    "to_nifti",
+    "to_numpy",
+    "with_engine",
+]

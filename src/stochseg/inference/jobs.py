@@ -1,37 +1,38 @@
-"""An input of `predict` that was read and checked, and whether its result is there already."""
+"""Inputs of `predict` that are read and checked, ready to be sampled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.files import recover_folder
 from stochseg.inference.plan import Plan
 from stochseg.inference.result import StackResult
-from stochseg.inference.sources import RESULT, Source, is_result
+from stochseg.inference.sources import Source
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.models import StochasticSegmenter
-from stochseg.models.io import read_json
 from stochseg.types import Normalization
 
-FAR = 20.0
-"""Normalized intensities of more standard deviations are remarked on; of a model of 8-bit images, all but 0 to 255."""
-FLAT = 0.02
-"""So are images that span fewer, without being of one gray: fractions of 1 for a model of 255 gray levels."""
-SEEN = 0.2
-"""And images of which the model labels a smaller share, because it was trained on what lies in the center."""
+MAX_DEVIATION = 20.0
+"""A notice is printed for normalized intensities of more standard deviations."""
+MIN_RANGE = 0.02
+"""A notice is printed for images that span fewer standard deviations without being constant: fractions of 1 for a model
+of 255 gray levels."""
+MIN_LABELED = 0.2
+"""A notice is printed if the model labels a smaller part of the image, because it was trained on its center."""
 
 
 @dataclass
 class Job:
-    """An input that was read. images: "s c h w", normalized; result: its samples, once drawn."""
+    """An input to sample.
+
+    images: "s c h w", normalized; files: its files with their checksums; notices: for the user; result: its samples,
+    once they are drawn; seconds: the time this took.
+    """
 
     source: Source
     stack: Stack
@@ -42,49 +43,19 @@ class Job:
     seconds: float = 0.0
 
 
-def is_complete(folder: Path, files: Sequence[dict[str, str]], plan: Plan) -> bool:
-    """Whether the result is there, whole. One of another image, model or options is not written over unasked."""
-    recover_folder(folder)
-    if not (folder.is_dir() and is_result(folder)):
-        return False
-    record = read_json(folder / RESULT)
-    names = record.get("files")
-    if not names or not all((folder / str(name)).is_file() for name in names):
-        return False
-    if plan.options.overview and "overview.png" not in names:
-        return False
-    options = plan.options.model_dump(mode="json", exclude={"overview"})
-    changed = [key for key, value in options.items() if record.get("options", {}).get(key) != value]
-    if record.get("model", {}).get("sha256") != plan.digest:
-        changed.append("model")
-    if [f["sha256"] for f in record.get("inputs", [])] != [f["sha256"] for f in files]:
-        changed.append("input")
-    if changed:
-        raise UserError(
-            f"{folder} holds a result of another {', '.join(changed)}; replace it with --overwrite, or give another "
-            "--out"
-        )
-    return True
-
-
 def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
-    """Read and check; what cannot be sampled fails here, before any time is spent."""
-    stack, model, notices = source.read(), plan.model, []
+    """Read and check an input; raise a `UserError` if it cannot be sampled, before any time is spent on it."""
+    stack, model = source.read(), plan.model
+    notices: list[str] = []
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
-        notices.append("its alpha channel (opacity) was left out")
-    prepared = []
-    for number, values in enumerate(stack.values):
-        try:
-            prepared.append(model.prepare(values))
-        except UserError as error:
-            raise UserError(str(error) if len(stack.values) == 1 else f"slice {number}: {error}") from None
-    images = torch.cat(prepared)
+        notices.append("its alpha channel (opacity) was dropped")
+    images = _prepare(stack, model)
     height, width = images.shape[-2:]
     plan.model_for(height, width)
-    if plan.large(height, width) and plan.tiled is None:
+    if plan.is_large(height, width) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
-    notices += _remarks(images, stack, model)
+    notices += _check_intensities(images, stack, model) + _check_size(height, width, model)
     if stack.headers:
         require("highdicom", "medical", "writing DICOM SEG")
         try:
@@ -95,29 +66,43 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     return Job(source, stack, images, files, tuple(notices))
 
 
-def _remarks(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
-    """On what can be sampled, but is hardly meant."""
+def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
+    """Normalize the slices, "s c h w"."""
+    prepared = []
+    for number, values in enumerate(stack.values):
+        try:
+            prepared.append(model.prepare(values))
+        except UserError as error:
+            raise UserError(str(error) if len(stack.values) == 1 else f"slice {number}: {error}") from None
+    return torch.cat(prepared)
+
+
+def _check_intensities(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
+    """Notice intensities that can be sampled but are implausible."""
     low, high = (float(v) for v in torch.aminmax(images))
     raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
-    ask = "what the model was trained on; are they in the same units?"
-    remarks = []
     if model.info.normalization == Normalization() and max(-low, high) > 1.01:
-        remarks.append(f"{raw} are not the gray levels 0..255 that the model takes; bring them to its window")
-    elif max(-low, high) > FAR:
-        remarks.append(f"{raw} reach {max(-low, high):.0f} standard deviations from {ask}")
-    elif 0 < high - low < FLAT:
-        remarks.append(f"{raw} differ by {high - low:.2g} standard deviations of {ask}")
-    height, width = images.shape[-2:]
+        return [f"{raw} are not the gray levels 0..255 that the model expects; apply the model's window to them"]
+    if max(-low, high) > MAX_DEVIATION:
+        return [f"{raw} reach {max(-low, high):.0f} standard deviations from the training data; check their units"]
+    if 0 < high - low < MIN_RANGE:
+        return [f"{raw} span {high - low:.2g} standard deviations of the training data; check their units"]
+    return []
+
+
+def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str]:
+    """Notice sizes that can be sampled but differ from the training images."""
+    notices = []
     size = model.info.size
     if size is not None and size != (height, width):
-        remarks.append(
-            f"its {height}×{width} pixels are taken as they are, but the model was trained on images brought to "
-            f"{size[0]}×{size[1]}: bring it to that size first"
+        notices.append(
+            f"its {height}×{width} pixels are not resized, but the training images were resized to {size[0]}×{size[1]}:"
+            " resize it first"
         )
     rows, columns = (part.stop - part.start for part in model.window(height, width))
-    if rows * columns < SEEN * height * width:
-        remarks.append(
+    if rows * columns < MIN_LABELED * height * width:
+        notices.append(
             f"the model labels the central {rows}×{columns} of its {height}×{width} pixels, all others are background; "
-            "crop it around what is sought, to the size of the images the model was trained on"
+            "crop it around the region of interest, to the size of the training images"
         )
-    return remarks
+    return notices

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stochseg.files import replaced_folder
+from stochseg.errors import UserError
+from stochseg.files import recover_folder, replaced_folder
+from stochseg.inference.fingerprint import had_fingerprint
+from stochseg.inference.options import PredictOptions
+from stochseg.inference.plan import Plan
 from stochseg.inference.sizes import measure_sizes
-from stochseg.inference.sources import RESULT, is_result
 from stochseg.inference.writers import WRITERS, Prediction
+from stochseg.models.io import read_json
+
+RESULT = "result.json"
+FORMAT = "stochseg-prediction"
+
+
+def is_result(folder: Path) -> bool:
+    """Whether a folder is the result of a prediction."""
+    try:
+        return bool(json.loads((folder / RESULT).read_text()).get("format") == FORMAT)
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def write_result(folder: Path, prediction: Prediction, facts: Mapping[str, Any]) -> Path:
@@ -27,3 +42,43 @@ def write_result(folder: Path, prediction: Prediction, facts: Mapping[str, Any])
         content = {**facts, **sizes, "overlay_slice": prediction.shown_slice, "files": files}
         (scratch / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return folder
+
+
+def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) -> bool:
+    """Whether a folder contains the complete result of this plan for these files, given by their checksums.
+
+    Raises:
+        UserError: The folder contains a result of another input, another model or other options.
+    """
+    recover_folder(folder)
+    if not (folder.is_dir() and is_result(folder)):
+        return False
+    record = read_json(folder / RESULT)
+    written = record.get("files")
+    if not written or not all((folder / str(name)).is_file() for name in written):
+        return False
+    if plan.options.overview and "overview.png" not in written:
+        return False
+    changed = _changed_options(record.get("options", {}), plan.options, where=str(folder / RESULT))
+    if not _is_same_model(record.get("model", {}), plan):
+        changed.append("model")
+    if [file["sha256"] for file in record.get("inputs", [])] != [file["sha256"] for file in files]:
+        changed.append("input")
+    if changed:
+        raise UserError(
+            f"{folder} contains a result of another {', '.join(changed)}; replace it with --overwrite, or choose "
+            "another --out"
+        )
+    return True
+
+
+def _changed_options(record: Mapping[str, Any], options: PredictOptions, where: str) -> list[str]:
+    """Name the options that differ from those of a result, which may have been written under older names."""
+    before = PredictOptions.parse(record, where=where).model_dump(exclude={"overview"})
+    now = options.model_dump(exclude={"overview"})
+    return [key for key, value in now.items() if before[key] != value]
+
+
+def _is_same_model(record: Mapping[str, Any], plan: Plan) -> bool:
+    sha256 = str(record.get("sha256"))
+    return sha256 == plan.fingerprint or had_fingerprint(plan.model, sha256, record.get("config"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +14,10 @@ from stochseg.data.readers import dicom, nifti
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
+from stochseg.inference.result_folder import RESULT, is_result
 from stochseg.inference.series import NOT_IMAGES, read_header, read_series
 from stochseg.inference.stacks import Stack, read_nifti, read_picture
 
-RESULT = "result.json"
-FORMAT = "stochseg-prediction"
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 
@@ -87,14 +85,6 @@ def _is_dicom(file: Path) -> bool:
     try:
         return dicom.is_dicom_file(file)
     except OSError:  # reported when the file is read
-        return False
-
-
-def is_result(folder: Path) -> bool:
-    """Whether a folder is the result of a prediction."""
-    try:
-        return bool(json.loads((folder / RESULT).read_text()).get("format") == FORMAT)
-    except (OSError, ValueError, AttributeError):
         return False
 
 

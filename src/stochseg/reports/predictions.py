@@ -9,7 +9,7 @@ from stochseg._version import __version__
 from stochseg.analysis.questions import Question
 from stochseg.data import spread
 from stochseg.errors import UserError
-from stochseg.inference.sources import RESULT
+from stochseg.inference.result_folder import RESULT
 from stochseg.reports.image import ImageReport
 from stochseg.reports.page import DISCLAIMER, Section, Table, write_page
 from stochseg.reports.saved_prediction import Result, find_results, read_image, read_result

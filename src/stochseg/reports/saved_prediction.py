@@ -19,7 +19,8 @@ from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.sources import FORMAT, RESULT, read_stack
+from stochseg.inference.result_folder import FORMAT, RESULT
+from stochseg.inference.sources import read_stack
 from stochseg.inference.stacks import Lattice
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb

@@ -1,0 +1,65 @@
+"""The command `stochseg predict`."""
+
+import pytest
+import tifffile
+from PIL import Image
+
+from stochseg.inference.stacks import read_picture
+from stochseg.models import StochasticSegmenter, load, save
+from tests.support.predictions import gray, small_model
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return save(small_model(), tmp_path / "model")
+
+
+def test_exit_codes(run, saved, tmp_path):
+    (tmp_path / "in").mkdir()
+    Image.fromarray(gray()).save(tmp_path / "in/a.png")
+    command = ("predict", saved, tmp_path / "in", "--out", tmp_path / "out", "-n", 2, "--device", "cpu")
+    code, out, _ = run(*command)
+    assert code == 0
+    assert f"in/a.png -> {tmp_path}/out/a" in out
+    assert "1 done; results in" in out
+    code, out, _ = run(*command)
+    assert (code, "0 done, 1 were done before" in out) == (0, True)
+    (tmp_path / "in/b.png").write_bytes(b"broken")
+    code, out, err = run(*command, "--overwrite")
+    assert code == 1
+    assert "1 done, 1 skipped" in out
+    assert "skipped: " in err
+    assert "b.png: cannot be read as an image" in err
+    code, _, err = run("predict", saved, tmp_path / "in", "--out", tmp_path / "other", "--tile", 40)
+    assert code == 2
+    assert "tile 40 and overlap 96" in err
+    assert run("predict", tmp_path / "nowhere", tmp_path / "in")[0] == 2
+    code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
+    assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")
+    assert not (tmp_path / "other").exists()
+
+
+def test_sampling_options(run, saved, tmp_path):
+    Image.fromarray(gray()).save(tmp_path / "a.png")
+    picture, model = read_picture(tmp_path / "a.png").values[0], load(saved)
+    options = {"evaluations": 4, "sampler": "ancestral", "grid": "even", "noise": "latin"}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    assert run("predict", saved, tmp_path / "a.png", "--out", tmp_path / "out", "-n", 4, *flags)[0] == 0
+    got = tifffile.imread(tmp_path / "out/a/samples.tif")
+    assert (got == model.sample(picture, 4, **options).labels[0].numpy()).all()
+    for name in options:
+        others = {key: value for key, value in options.items() if key != name}
+        assert (got != model.sample(picture, 4, **others).labels[0].numpy()).any(), name
+
+
+def test_ctrl_c_says_how_to_resume(run, saved, tmp_path, monkeypatch):
+    Image.fromarray(gray()).save(tmp_path / "a.png")
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StochasticSegmenter, "sample", stop)
+    code, _, err = run("predict", saved, tmp_path / "a.png", "--out", tmp_path / "out")
+    assert code == 130
+    assert "stopped" in err
+    assert str(tmp_path / "out") in err
