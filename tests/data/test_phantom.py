@@ -1,4 +1,4 @@
-"""The phantoms: reproducible, and labelled by the distribution they claim."""
+"""Phantoms: reproducible, and labeled by their stated distribution."""
 
 import hashlib
 import pickle
@@ -38,14 +38,14 @@ def fingerprint(data: Phantoms, indices: list[int]) -> str:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_same_in_every_instance_and_order(variant):
+def test_examples_do_not_depend_on_instance_and_order(variant):
     forwards, backwards = (Phantoms("val", size=32, variant=variant, count=9) for _ in range(2))
     for i in reversed(range(9)):
         backwards[i]
     assert fingerprint(forwards, list(range(9))) == fingerprint(backwards, list(range(9)))
 
 
-def test_same_in_another_process():
+def test_examples_do_not_depend_on_the_process():
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from test_phantom import fingerprint, Phantoms;"
         "print(fingerprint(Phantoms('train', size=32, seed=3), [0, 4]))"
@@ -55,22 +55,22 @@ def test_same_in_another_process():
     assert run.stdout.strip() == fingerprint(Phantoms("train", size=32, seed=3), [0, 4])
 
 
-def test_count_does_not_change_an_example():
+def test_examples_do_not_depend_on_the_count():
     assert fingerprint(Phantoms("val", size=16, count=3), [2]) == fingerprint(Phantoms("val", size=16), [2])
 
 
-def test_a_full_cache_changes_nothing(monkeypatch):
+def test_examples_do_not_depend_on_the_cache(monkeypatch):
     expected = fingerprint(Phantoms("val", size=16), [0, 1, 2])
-    monkeypatch.setattr("stochseg.data.phantom.CACHE_BYTES", 0)
+    monkeypatch.setattr("stochseg.data.phantom.dataset.CACHE_BYTES", 0)
     assert fingerprint(Phantoms("val", size=16), [0, 1, 2]) == expected
 
 
-def test_survives_pickling():
+def test_pickled_copy_is_equal():
     data = Phantoms("val", size=16)
     assert fingerprint(pickle.loads(pickle.dumps(data)), [0, 1]) == fingerprint(data, [0, 1])
 
 
-def test_results_are_the_callers_own():
+def test_results_may_be_changed_in_place():
     data = Phantoms("val", size=16)
     expected = fingerprint(data, [0])
     data.raw(0)[:] = 0
@@ -182,20 +182,20 @@ def test_index_out_of_range(index):
         ({"seed": -1}, "seed"),
     ],
 )
-def test_a_bad_option_is_named(options, named):
+def test_invalid_option_is_named(options, named):
     with pytest.raises(UserError, match=named):
         Phantoms(**{"split": "val", **options})
 
 
 @pytest.mark.parametrize(("n", "seed"), [(0, 0), (2, -1)])
-def test_a_bad_draw_is_explained(n, seed):
-    with pytest.raises(UserError, match="draw"):
+def test_invalid_draw_is_refused(n, seed):
+    with pytest.raises(UserError, match=f"n={n}, seed={seed}"):
         Phantoms("val", size=16).draw(0, n, seed)
 
 
 # --- the distribution -------------------------------------------------------------------------------------
 
-ALARM = 1e-4  # false-alarm rate of each chi-square test below, were its seed drawn afresh
+ALARM = 1e-4  # false-alarm rate of each chi-square test below over random seeds
 
 
 @lru_cache
@@ -213,11 +213,11 @@ def mode_counts(labels: torch.Tensor, modes: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_raters_follow_the_truth_over_many_images(variant):
-    """Observed and expected counts of each mode among images of like P(mode), four groups a mode.
+    """Compare counts of each mode among images of similar P(mode), in four groups per mode.
 
-    Grouping sees a bias that favours the likely modes and spares the totals. Within a group the count is a
-    sum of independent draws; the binomial variance n·p·(1-p) of its mean probability is an upper bound, so
-    the test is conservative. Bonferroni over the groups keeps the stated rate.
+    Grouping detects a bias towards likely modes that leaves the totals unchanged. Within a group the count is a sum of
+    independent draws; the binomial variance n·p·(1-p) of its mean probability is an upper bound, so the test is
+    conservative. Bonferroni over the groups keeps the stated rate.
     """
     data = many_images(variant)
     truths = [data.truth(i) for i in range(len(data))]
@@ -225,9 +225,9 @@ def test_raters_follow_the_truth_over_many_images(variant):
     counts = np.stack([mode_counts(data[i].raters, t.modes) for i, t in enumerate(truths)])
     for mode in range(p.shape[1]):
         for group in np.array_split(np.argsort(p[:, mode]), 4):
-            n, share = 4 * len(group), p[group, mode].mean()
+            n, mean = 4 * len(group), p[group, mode].mean()
             observed = np.array([counts[group, mode].sum(), n - counts[group, mode].sum()])
-            assert chi_square_tail(observed, n * np.array([share, 1 - share])) > ALARM / (4 * p.shape[1])
+            assert chi_square_tail(observed, n * np.array([mean, 1 - mean])) > ALARM / (4 * p.shape[1])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -240,7 +240,7 @@ def test_draws_of_one_image_follow_its_truth(variant):
 
 
 def test_raters_are_independent_of_each_other():
-    """Agreement of two raters is as frequent as for independent draws: z-test at the same rate."""
+    """Two raters agree as often as independent draws do (z-test)."""
     data = many_images("binary")
     agree = np.array([torch.equal(*example.raters[:2]) for example in data], float)
     chance = np.array([(data.truth(i).probabilities ** 2).sum().item() for i in range(len(data))])
@@ -255,12 +255,12 @@ def test_probabilities_cover_their_ranges():
     solid = p[:, 3] / p[:, 2:].sum(1)
     assert nothing.min() >= 0.05 - 1e-9
     assert nothing.max() <= 0.70 + 1e-9
-    for share, low, high in ((nothing, 0.15, 0.60), (halo, 0.18, 0.82), (solid, 0.18, 0.82)):
-        assert np.quantile(share, 0.1) < low
-        assert np.quantile(share, 0.9) > high
+    for values, low, high in ((nothing, 0.15, 0.60), (halo, 0.18, 0.82), (solid, 0.18, 0.82)):
+        assert np.quantile(values, 0.1) < low
+        assert np.quantile(values, 0.9) > high
 
 
-# --- the probabilities can be read off the image ----------------------------------------------------------
+# --- the image determines the probabilities ----------------------------------------------------------
 
 
 def readings(data: Phantoms, index: int) -> tuple[float, float]:
@@ -272,7 +272,7 @@ def readings(data: Phantoms, index: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("size", [32, 128])
-def test_contrast_tells_the_probabilities(size):
+def test_contrast_predicts_the_probabilities(size):
     data = Phantoms("train", size=size, variant="binary", count=150)
     core, halo = np.array([readings(data, i) for i in range(150)]).T
     p = np.stack([data.truth(i).probabilities.numpy() for i in range(150)])
@@ -282,7 +282,7 @@ def test_contrast_tells_the_probabilities(size):
 
 
 @pytest.mark.parametrize("size", [32, 128])
-def test_gap_between_core_and_halo_tells_all_solid(size):
+def test_gap_between_core_and_halo_predicts_all_solid(size):
     binary, multiclass = (Phantoms("train", size=size, variant=v, count=150) for v in VARIANTS)
     gap = [np.subtract(*readings(binary, i)) for i in range(150)]
     p = np.stack([multiclass.truth(i).probabilities.numpy() for i in range(150)])

@@ -1,9 +1,10 @@
-"""The packed store: what goes in comes out, all or nothing, resumable, safe across processes."""
+"""Packed stores: lossless, written all or nothing, resumable, safe across processes."""
 
 from __future__ import annotations
 
 import errno
 import pickle
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def plan(records: list[Record], max_raters: int = 4) -> Plan:
 
 @pytest.fixture
 def mixed() -> list[Record]:
-    """Several sizes, types and numbers of raters, more than one shard's worth after shrinking it."""
+    """Records of several sizes, types and numbers of raters, for more than one shard."""
     shapes = [(6, 5), (4, 4), (1, 1)]
     types = [np.uint8, np.uint16, np.float32]
     return [record(i, shapes[i % 3], 1 + i % 4, types[i % 2 + i % 3 % 2]) for i in range(23)]
@@ -54,7 +55,7 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 5)
 
 
-def test_everything_comes_back(mixed, tmp_path):
+def test_stored_records_equal_their_sources(mixed, tmp_path):
     out = write_store(plan(mixed), tmp_path / "toy.h5")
     assert [p.name for p in tmp_path.iterdir()] == ["toy.h5"]
     expected = {r.id: r for r in mixed}
@@ -81,17 +82,17 @@ def test_everything_comes_back(mixed, tmp_path):
     assert seen == set(expected)
 
 
-def test_the_centre_alone(tmp_path):
+def test_center(tmp_path):
     records = [record(i, (7, 4)) for i in range(4)]
     out = write_store(plan(records), tmp_path / "toy.h5")
     image, labels = Store("train", path=str(out), center=5).read(0)
-    np.testing.assert_array_equal(image, records[0].image[1:6], "all of the side that is shorter")
+    np.testing.assert_array_equal(image, records[0].image[1:6], "a shorter side is read whole")
     np.testing.assert_array_equal(labels, records[0].raters[:, 1:6])
-    with pytest.raises(UserError, match="at least 1 pixel"):
+    with pytest.raises(UserError, match="center.* 0"):
         Store("train", path=str(out), center=0)
 
 
-def test_any_hdf5_reader_finds_images_and_provenance(tmp_path):
+def test_images_and_provenance_are_plain_hdf5(tmp_path):
     out = write_store(plan([record(0), record(1)]), tmp_path / "toy.h5")
     with h5py.File(out) as file:
         assert '"license":"CC0"' in file.attrs["provenance"]
@@ -100,7 +101,7 @@ def test_any_hdf5_reader_finds_images_and_provenance(tmp_path):
         assert block["images"].fletcher32
 
 
-def test_an_interrupted_import_goes_on(mixed, tmp_path):
+def test_interrupted_import_resumes(mixed, tmp_path):
     out, reads = tmp_path / "toy.h5", []
 
     def interrupted(r: Record, stop_at: str | None) -> Record:
@@ -123,7 +124,7 @@ def test_an_interrupted_import_goes_on(mixed, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["toy.h5"]
 
 
-def test_shards_are_limited_in_bytes_too(mixed, tmp_path, monkeypatch):
+def test_shards_are_limited_in_bytes(mixed, tmp_path, monkeypatch):
     written = []
     original = store._write_shard
     monkeypatch.setattr(store, "SHARD_BYTES", 200)
@@ -133,7 +134,7 @@ def test_shards_are_limited_in_bytes_too(mixed, tmp_path, monkeypatch):
     assert 1 <= min(written) <= max(written) < 5
 
 
-def test_another_plan_does_not_go_on_with_the_remains(mixed, tmp_path):
+def test_other_plan_does_not_resume_an_interrupted_one(mixed, tmp_path):
     def stop() -> Record:
         raise KeyboardInterrupt
 
@@ -146,7 +147,7 @@ def test_another_plan_does_not_go_on_with_the_remains(mixed, tmp_path):
     assert Store("train", path=str(tmp_path / "toy.h5"))[0].raters.shape[0] == 3
 
 
-def test_a_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
     calls = []
 
     def full(handle, *args):
@@ -157,57 +158,57 @@ def test_a_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
 
     original = store._write_shard
     monkeypatch.setattr(store, "_write_shard", full)
-    with pytest.raises(UserError, match="No space left on device.*free some space"):
+    with pytest.raises(UserError, match="toy.h5.*No space left on device"):
         write_store(plan(mixed), tmp_path / "toy.h5")
     assert list(tmp_path.iterdir()) == []
 
 
 BAD = {
-    "undeclared label": (record(0, raters=np.full((1, 6, 5), 7, np.uint8)), r"e0: labels \[7\] are not declared.*0..2"),
-    "size": (record(0, raters=np.zeros((2, 5, 6), np.uint8)), r"e0: label maps of \(5, 6\), the image is \(6, 5\)"),
-    "no labels": (record(0, raters=np.zeros((0, 6, 5), np.uint8)), "e0: the image has no label map"),
-    "NaN": (record(0, image=np.full((6, 5, 2), np.nan, np.float32)), "e0: the image has NaN"),
-    "rater_names": (record(0, count=5), "e0: 5 label maps, expected at most 4"),
-    "channels": (record(0, image=np.zeros((6, 5, 1), np.uint8)), r"e0: expected an image of 2 channel"),
+    "undeclared label": (record(0, raters=np.full((1, 6, 5), 7, np.uint8)), r"e0: .*0\.\.2 or 255.*\[7\]"),
+    "size": (record(0, raters=np.zeros((2, 5, 6), np.uint8)), r"e0: .*\(5, 6\).*\(6, 5\)"),
+    "no labels": (record(0, raters=np.zeros((0, 6, 5), np.uint8)), "e0: .*no label map"),
+    "NaN": (record(0, image=np.full((6, 5, 2), np.nan, np.float32)), "e0: .*NaN"),
+    "raters": (record(0, count=5), "e0: 5 label maps.* 4"),
+    "channels": (record(0, image=np.zeros((6, 5, 1), np.uint8)), r"e0: .*2 channel.*\(6, 5, 1\)"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_record_is_named_and_nothing_is_left(case, tmp_path):
+def test_bad_record_is_named_and_nothing_is_left(case, tmp_path):
     bad, message = BAD[case]
     with pytest.raises(UserError, match=message):
         write_store(plan([bad, record(1)]), tmp_path / "toy.h5")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_group_in_two_splits_is_refused_before_reading(tmp_path):
+def test_group_in_two_splits_is_refused(tmp_path):
     records = [record(0, split="train"), record(1, split="val")]
     with pytest.raises(UserError, match="'g0' is in both 'train' and 'val'"):
         write_store(plan(records), tmp_path / "toy.h5")
 
 
-def test_two_examples_of_one_name_are_refused(tmp_path):
-    with pytest.raises(UserError, match="two examples are called 'e0'"):
+def test_two_examples_of_one_id_are_refused(tmp_path):
+    with pytest.raises(UserError, match="two examples.*'e0'"):
         write_store(plan([record(0), record(0)]), tmp_path / "toy.h5")
 
 
-def test_an_existing_store_is_not_overwritten(tmp_path):
+def test_existing_store_is_not_overwritten(tmp_path):
     out = write_store(plan([record(0)]), tmp_path / "toy.h5")
-    with pytest.raises(UserError, match="exists"):
+    with pytest.raises(UserError, match="toy.h5 exists"):
         write_store(plan([record(0)]), out)
 
 
-def test_a_damaged_store_is_refused(mixed, tmp_path):
+def test_damaged_store_is_refused(mixed, tmp_path):
     out = write_store(plan(mixed), tmp_path / "toy.h5")
     content = out.read_bytes()
     out.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="cannot be read as HDF5"):
+    with pytest.raises(UserError, match="toy.h5.*HDF5"):
         Store("train", path=str(out))
-    with pytest.raises(UserError, match="no data at"):
+    with pytest.raises(UserError, match="no data at .*other.h5"):
         Store("train", path=str(tmp_path / "other.h5"))
 
 
-def test_a_flipped_bit_is_found_by_the_checksum(tmp_path):
+def test_checksum_finds_a_flipped_bit(tmp_path):
     out = write_store(plan([record(0, size=(40, 40))]), tmp_path / "toy.h5")
     with h5py.File(out) as file:
         (block,) = file["blocks"].values()
@@ -219,13 +220,13 @@ def test_a_flipped_bit_is_found_by_the_checksum(tmp_path):
         Store("train", path=str(out))[0]
 
 
-def test_unknown_split_lists_the_known(tmp_path):
+def test_unknown_split_lists_the_known_ones(tmp_path):
     out = write_store(plan([record(0)]), tmp_path / "toy.h5")
-    with pytest.raises(UserError, match="unknown split.*'dev'; known: train"):
+    with pytest.raises(UserError, match="split.*'dev'.*train"):
         Store("dev", path=str(out))
 
 
-def test_workers_and_pickling_do_not_share_a_file_handle(tmp_path):
+def test_workers_and_copies_open_their_own_file(tmp_path):
     records = [record(i, split="train") for i in range(12)]
     data = Store("train", path=str(write_store(plan(records), tmp_path / "toy.h5")))
     data[0]  # opens the file in this process
@@ -238,7 +239,7 @@ def test_workers_and_pickling_do_not_share_a_file_handle(tmp_path):
         assert torch.equal(alone.batch.raters, shared.batch.raters)
 
 
-def test_without_h5py_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(UserError, match=r"pip install 'stochseg\[data\]'"):
+def test_missing_h5py_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UserError, match=r"h5py.*stochseg\[data\]"):
         store.open_hdf5(Path("x.h5"))

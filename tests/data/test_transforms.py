@@ -1,4 +1,4 @@
-"""flip_rotate: joint on image and labels, a bijection of the pixels, and fair between its moves."""
+"""Augmentations and resizing: image and label maps move together."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ INFO = DatasetInfo(num_classes=2, image_channels=1)
 
 
 def numbered(height: int, width: int, raters: int = 3) -> Example:
-    """Every pixel has its own number, the same in the image and in each label map."""
+    """An example whose pixels have different numbers, equal in the image and each label map."""
     numbers = torch.arange(height * width).view(1, height, width)
     return Example(numbers.float(), numbers.repeat(raters, 1, 1), "numbered", "group", (0.5, 2.0))
 
@@ -51,7 +51,7 @@ def test_neighbors_stay_neighbors_and_spacing_follows_the_axes():
         assert moved.spacing == ((0.5, 2.0) if step_down == 6 else (2.0, 0.5))
 
 
-def test_the_rest_is_kept_and_the_original_untouched():
+def test_names_and_the_original_are_kept():
     example = numbered(5, 5)
     before = example.image.clone()
     moved = moves(example, 8)[-1]
@@ -64,12 +64,12 @@ def test_missing_spacing_stays_missing():
     assert all(moved.spacing is None for moved in moves(example, 8))
 
 
-def test_same_generator_state_same_move():
+def test_moves_depend_on_the_generator_alone():
     first, second = moves(numbered(5, 5), 10), moves(numbered(5, 5), 10)
     assert all(torch.equal(a.image, b.image) for a, b in zip(first, second, strict=True))
 
 
-def test_jitter_flips_jointly_and_changes_colors_only():
+def test_jitter_flips_labels_too_and_changes_colors_only():
     info = DatasetInfo(num_classes=2, image_channels=3)
     raw = torch.randint(0, 256, (3, 5, 6), generator=torch.Generator().manual_seed(0)).float()
     numbers = torch.arange(30).view(1, 5, 6)
@@ -92,7 +92,7 @@ def test_jitter_flips_jointly_and_changes_colors_only():
 
 
 @pytest.mark.parametrize("size", [(3, 4), (12, 16), (7, 5), (1, 1)])
-def test_resizing_moves_image_and_labels_alike_and_never_mixes_labels(size):
+def test_resize_keeps_image_and_labels_aligned(size):
     example = numbered(6, 8)
     moved = resize(example, size)
     assert moved.image.shape[-2:] == moved.raters.shape[-2:] == size
@@ -106,7 +106,7 @@ def test_resizing_moves_image_and_labels_alike_and_never_mixes_labels(size):
     assert (moved.image[0] - moved.raters[0]).abs().max() <= 6 * 8 / 2 + 8
 
 
-def test_a_resized_data_set_has_one_size():
+def test_resized_data_set_has_one_size():
     class Two:
         info = INFO
 
@@ -118,4 +118,4 @@ def test_a_resized_data_set_has_one_size():
 
     data = Resized(Two(), (8, 8))
     assert [tuple(data[i].raters.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
-    assert data.info == INFO.model_copy(update={"size": (8, 8)})  # travels with the weights
+    assert data.info == INFO.model_copy(update={"size": (8, 8)})  # saved with the weights

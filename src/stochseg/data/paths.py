@@ -1,4 +1,4 @@
-"""Data by its place on disk, whatever form it has there."""
+"""Data sets by their path on disk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,35 @@ from stochseg.errors import UserError
 
 
 def data_at(path: Path) -> dict[str, object]:
-    """How a training config names the data at this place."""
+    """Return the section `data` of a training config for the data at this path.
+
+    Example:
+        >>> data_at(Path("data/lidc.h5"))
+        {'name': 'store', 'options': {'path': 'data/lidc.h5'}}
+    """
     if path.is_dir():
         return {"name": "folder", "options": {"root": str(path)}}
     return {"name": "store", "options": {"path": str(path)}}
 
 
 def open_path(path: str | Path, split: str) -> SegmentationData:
-    """One split of a packed store or of a folder with dataset.yaml."""
+    """Open one split of a packed store (.h5) or of a folder with dataset.yaml.
+
+    Raises:
+        UserError: There is no data at this path, or it has no such split.
+
+    Example:
+        >>> import tempfile
+        >>> from stochseg.data.example import write_example_folder
+        >>> from stochseg.data.folder import init_folder
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     _ = init_folder(root)
+        ...     sizes = {split: len(data) for split, data in open_all(root).items()}
+        ...     train = open_path(root, "train")
+        >>> sizes, len(train)
+        ({'train': 5, 'val': 1, 'test': 2}, 5)
+    """
     path = Path(path)
     if not path.exists():
         raise UserError(f"no data at {path}; give a packed store (.h5) or a folder with dataset.yaml")
@@ -26,7 +47,7 @@ def open_path(path: str | Path, split: str) -> SegmentationData:
 
 
 def open_all(path: str | Path) -> dict[str, SegmentationData]:
-    """Every split of it."""
+    """Open every split of a packed store (.h5) or of a folder with dataset.yaml; see `open_path`."""
     path = Path(path)
     splits = read_splits(path) if path.is_dir() else store_splits(path)
     return {split: open_path(path, split) for split in splits}

@@ -1,12 +1,12 @@
-"""The packed store: one HDF5 file with all splits of a data set, made for random reads.
+"""Packed stores: one HDF5 file with all splits of a data set, made for random reads.
 
     /                            attributes: format, version, info (JSON), provenance (JSON)
-    /examples                    one row an example: id, group, split, block and row, count of label maps,
+    /examples                    one row per example: id, group, split, block and row, count of label maps,
                                  raters (JSON list), spacing, sha256 of the image
-    /blocks/HxWxC-TYPE/images    "n h w c", one chunk an example, gzip, with checksums
-    /blocks/HxWxC-TYPE/labels    "n k h w", one chunk an example; unused rater places are 0 and not read
+    /blocks/HxWxC-TYPE/images    "n h w c", one chunk per example, gzip, with checksums
+    /blocks/HxWxC-TYPE/labels    "n k h w", one chunk per example; the places of missing raters are 0 and not read
 
-Images of one size and type share a block. Splits are stored, never drawn. Every HDF5 reader can open it.
+Images of one size and type share a block. Splits are stored, never drawn at random. Any HDF5 reader can open the file.
 """
 
 from __future__ import annotations
@@ -23,23 +23,53 @@ import numpy as np
 import torch
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record
+from stochseg.data.label_maps import check_labels
 from stochseg.data.protocol import register_dataset
+from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
 from stochseg.types import DatasetInfo, Example, central
 
 FORMAT, VERSION = "stochseg-data", 1
 SHARD_EXAMPLES, SHARD_BYTES = 512, 2**28
-"""What is written at once, whichever is reached first: what an interrupted import loses at most."""
+"""Limits of a shard: an interrupted import loses one shard at most."""
 
 
 def _h5py() -> Any:
     return require("h5py", "data", "packed data")
 
 
-def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Import as planned into `out`, all or nothing. An interrupted import goes on where it stopped when called again;
-    one that fails leaves nothing behind."""
+def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
+    """Read the examples of a plan and write them into a packed store, all or nothing.
+
+    An interrupted import resumes when it is called again; one that fails leaves nothing behind.
+
+    Args:
+        plan: The examples, from `plan_import`.
+        out: The file to write; it must not exist.
+        progress: Called with the examples done so far and their total.
+
+    Returns:
+        The path of the store.
+
+    Raises:
+        UserError: An example cannot be read or breaks the rules of the format, two examples share an ID, a group is in
+            two splits, or `out` exists or cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from stochseg.data import Store, plan_import
+        >>> from stochseg.data.example import write_example_folder
+        >>> from stochseg.data.folder import init_folder
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     _ = init_folder(root)
+        ...     out = write_store(plan_import("folder", root), Path(scratch) / "mine.h5")
+        ...     data = Store("train", path=str(out))
+        ...     example = data[0]
+        >>> example.id, tuple(example.image.shape), example.rater_names
+        ('P000-1', (1, 16, 16), ('ana', 'ben', 'chi'))
+    """
     h5py = _h5py()
     _check_plan(plan, out)
     scratch = out.with_name(f".{out.name}.import")
@@ -52,12 +82,11 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] |
         shards: list[Path] = []
         done = 0
         while done < len(plan.items):
-            # A shard is named by its first and last example, so that going on finds where the next begins.
-            known = list(scratch.glob(f"shard-{done:07d}-*.h5"))
-            shards += known or [_next_shard(plan, done, scratch)]
+            # The name of a shard gives its first example and the first of the next one.
+            written = list(scratch.glob(f"shard-{done:07d}-*.h5"))
+            shards += written or [_next_shard(plan, done, scratch)]
             done = int(shards[-1].stem.rpartition("-")[2])
-            if progress is not None:
-                progress(done, len(plan.items))
+            progress(done, len(plan.items))
         part = scratch / "store.part"
         with h5py.File(part, "w", libver="latest") as handle:
             _merge(handle, plan, shards)
@@ -67,7 +96,7 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] |
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise UserError(
-            f"cannot write {out}: {error.strerror or error}; free some space or give another place"
+            f"cannot write {out}: {error.strerror or error}; free some space or choose another place"
         ) from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -77,7 +106,7 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] |
 
 
 def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
-    """Read and write the examples from `start` on, as many as one shard takes."""
+    """Read the examples from `start` on and write as many as fit into one shard."""
     records: list[Record] = []
     size = 0
     for item in plan.items[start : start + SHARD_EXAMPLES]:
@@ -99,12 +128,12 @@ def _check_plan(plan: Plan, out: Path) -> None:
             f"{plan.provenance.source}: nothing to import as {plan.provenance.kind!r}; check the path and the kind"
         )
     if out.exists():
-        raise UserError(f"{out} exists; give another name, or remove it first")
+        raise UserError(f"{out} exists; choose another name, or remove it first")
     splits: dict[str, str] = {}
     seen: set[str] = set()
     for item in plan.items:
         if item.id in seen:
-            raise UserError(f"two examples are called {item.id!r}; names must differ")
+            raise UserError(f"two examples have the ID {item.id!r}; IDs must differ")
         seen.add(item.id)
         if splits.setdefault(item.group, item.split) != item.split:
             raise UserError(
@@ -114,7 +143,7 @@ def _check_plan(plan: Plan, out: Path) -> None:
 
 
 def _checked(record: Record, item: Item, plan: Plan) -> Record:
-    """What the store relies on, said with the example's name."""
+    """Return the record itself if it keeps the rules of the format."""
     info, (h, w) = plan.info, record.image.shape[:2]
     if record.image.ndim != 3 or record.image.shape[2] != info.image_channels:
         raise UserError(
@@ -128,13 +157,7 @@ def _checked(record: Record, item: Item, plan: Plan) -> Record:
         raise UserError(f"{item.id}: {len(record.raters)} label maps, expected at most {plan.max_raters}")
     if record.raters.shape[1:] != (h, w):
         raise UserError(f"{item.id}: label maps of {record.raters.shape[1:]}, the image is {(h, w)}; they must match")
-    allowed = set(range(info.num_classes)) | ({info.ignore} if info.ignore is not None else set())
-    wrong = sorted(set(np.unique(record.raters).tolist()) - allowed)
-    if wrong:
-        raise UserError(
-            f"{item.id}: labels {wrong[:5]} are not declared; expected 0..{info.num_classes - 1}"
-            + (f" or {info.ignore} (void)" if info.ignore is not None else "")
-        )
+    check_labels(record.raters, info, item.id, "declare them in the info of the plan")
     return record
 
 
@@ -143,14 +166,14 @@ def _checked(record: Record, item: Item, plan: Plan) -> Record:
 _COMPRESSION = {"compression": "gzip", "compression_opts": 6, "fletcher32": True}
 
 
-def _index_dtype(h5py: Any) -> np.dtype:
+def _index_dtype(h5py: Any) -> np.dtype[np.void]:
     text = h5py.string_dtype()
     names = [(key, text) for key in ("id", "group", "split", "block", "raters", "sha256")]
     return np.dtype([*names, ("row", "i8"), ("count", "i4"), ("spacing", "f8", (2,))])
 
 
 def _write_shard(handle: Any, plan: Plan, records: Sequence[Record]) -> None:
-    """Images and labels by block, and the index rows whose `row` counts within the shard."""
+    """Write images and labels by block, and the index; its `row` counts within the shard."""
     label_type = np.uint8 if max(plan.info.num_classes, plan.info.ignore or 0) <= 255 else np.uint16
     blocks: dict[str, list[Record]] = {}
     index = np.empty(len(records), dtype=_index_dtype(_h5py()))
@@ -175,7 +198,7 @@ def _write_shard(handle: Any, plan: Plan, records: Sequence[Record]) -> None:
 
 
 def _merge(handle: Any, plan: Plan, shards: Sequence[Path]) -> None:
-    """All shards as one store; compressed chunks are copied as they are."""
+    """Join all shards; compressed chunks are copied as they are."""
     h5py = _h5py()
     handle.attrs["format"], handle.attrs["version"] = FORMAT, VERSION
     handle.attrs["info"] = plan.info.model_dump_json()
@@ -192,7 +215,7 @@ def _merge(handle: Any, plan: Plan, shards: Sequence[Path]) -> None:
 
 
 def _append(handle: Any, block: str, part: Any) -> int:
-    """Copy a shard's block behind what is there; returns the row at which it begins."""
+    """Append a block of a shard, and return its first row."""
     start = 0
     for name in ("images", "labels"):
         source = part[name]
@@ -218,14 +241,22 @@ def _append(handle: Any, block: str, part: Any) -> int:
 
 @register_dataset("store")
 class Store:
-    """One split of a packed store, read example by example; larger than memory is fine.
+    """One split of a packed store, read example by example: it may be larger than memory.
 
-    center: only the central square of so many pixels a side, where images are centered on what is sought.
+    Args:
+        split: A split of the store.
+        path: The file that `write_store` wrote.
+        center: Side in pixels of the central square to read, for images that are centered on their object.
+
+    Raises:
+        UserError: The file is missing, damaged or not a store, or it has no such split.
+
+    See `write_store` for an example.
     """
 
-    def __init__(self, split: str, *, path: str, center: int | None = None):
+    def __init__(self, split: str, *, path: str, center: int | None = None) -> None:
         if center is not None and center < 1:
-            raise UserError(f"center must be at least 1 pixel a side, got {center}")
+            raise UserError(f"center: expected at least 1 pixel per side, got {center}")
         self.path = Path(path)
         self.center = center
         self._process: int | None = None
@@ -235,14 +266,14 @@ class Store:
         self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
         self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
         index = handle["examples"][()]
-        handle.close()  # each process that reads opens it for itself
+        handle.close()  # each process opens its own
         self._process = None
         splits = sorted({name.decode() for name in index["split"]})
         if split not in splits:
             raise unknown_name(f"split of {path}", split, splits)
         self.split = split
         self.index = index[index["split"] == split.encode()]
-        # As lists: picking fields of a structured row costs as much as reading a small label map.
+        # Lists, because a field of a structured row costs as much time as a small label map.
         self._places = [self.index[key].tolist() for key in ("block", "row", "count")]
 
     def __len__(self) -> int:
@@ -261,8 +292,8 @@ class Store:
             rater_names=tuple(json.loads(row["raters"])),
         )
 
-    def read(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Raw image "h w c" and label maps "k h w" as stored, or their center."""
+    def read(self, i: int) -> tuple[Pixels, Pixels]:
+        """Read the raw image "h w c" and the label maps "k h w" of an example, or their center."""
         try:
             images, labels = self._block(self._places[0][i].decode())
             row, count = self._places[1][i], self._places[2][i]
@@ -274,7 +305,7 @@ class Store:
             ) from None
 
     def _block(self, name: str) -> tuple[Any, Any]:
-        """Images and labels of a block; looking them up costs more than reading an example."""
+        """Return images and labels of a block, cached: to look them up takes longer than to read an example."""
         handle = self._open()
         if name not in self._blocks:
             block = handle[f"blocks/{name}"]
@@ -282,7 +313,7 @@ class Store:
         return self._blocks[name]
 
     def _open(self) -> Any:
-        """The file as this process opened it: a handle must not cross a fork."""
+        """Return the file as this process opened it: a handle must not cross a fork."""
         if self._process != os.getpid():
             self._process, self._blocks, self._file = os.getpid(), {}, _open_file(self.path)
         return self._file
@@ -305,7 +336,7 @@ def _open_file(path: Path) -> Any:
 
 
 def open_hdf5(path: Path) -> Any:
-    """An HDF5 file for reading."""
+    """Open an HDF5 file for reading."""
     try:
         return _h5py().File(path, "r")
     except OSError as error:
@@ -313,6 +344,6 @@ def open_hdf5(path: Path) -> Any:
 
 
 def store_splits(path: Path) -> list[str]:
-    """The names of a store's splits."""
+    """Return the names of a store's splits."""
     with _open_file(path) as handle:
         return sorted({name.decode() for name in handle["examples"]["split"]})

@@ -1,4 +1,4 @@
-"""Augmentations: one function acts on an image and all its label maps at once."""
+"""Transforms that act on an image and all its label maps at once: augmentations and resizing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,25 @@ from stochseg.types import DatasetInfo, Example
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
 
 JITTER = 0.5
-"""The paper's color jitter on Cityscapes: factors of 1 ± 0.5."""
+"""Color jitter of the paper on Cityscapes: factors of 1 ± 0.5."""
 
 
 def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
-    """No augmentation."""
+    """Return the example unchanged."""
     return example
 
 
 def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
-    """One of the 8 flips and quarter turns, all equally likely, jointly on image and label maps.
+    """Apply one of the 8 flips and quarter turns, all equally likely.
 
     An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
+
+    Example:
+        >>> from stochseg.data import Phantoms, flip_rotate
+        >>> data = Phantoms("train", size=16, count=1)
+        >>> turned = flip_rotate(data[0], np.random.default_rng(0), data.info)
+        >>> bool(turned.image.sum().isclose(data[0].image.sum()))
+        True
     """
     height, width = example.image.shape[-2:]
     mirror = bool(rng.integers(2))
@@ -44,7 +51,7 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
 
 
 def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
-    """A mirror image half of the time, and jitter of brightness, contrast and saturation: for photographs."""
+    """Mirror photographs with probability 1/2, and jitter brightness, contrast and saturation."""
     image, labels = example.image, example.raters
     if rng.integers(2):
         image, labels = image.flip(-1), labels.flip(-1).contiguous()
@@ -57,7 +64,7 @@ def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -
 
 
 def resize(example: Example, size: tuple[int, int]) -> Example:
-    """Image and label maps at another size (h, w): the image smoothly, labels by the nearest, never mixed."""
+    """Resize an image (antialiased) and its label maps (nearest label) to (h, w)."""
     height, width = example.image.shape[-2:]
     if (height, width) == size:
         return example
@@ -70,9 +77,20 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
 
 
 class Resized:
-    """A split of a data set with every example at one size."""
+    """A split of a data set with every example resized to one size.
 
-    def __init__(self, data: SegmentationData, size: tuple[int, int]):
+    Args:
+        data: The split.
+        size: Height and width.
+
+    Example:
+        >>> from stochseg.data import Phantoms, Resized
+        >>> small = Resized(Phantoms("train", size=32, count=2), (16, 24))
+        >>> tuple(small[0].image.shape), tuple(small[0].raters.shape), small.info.size
+        ((1, 16, 24), (4, 16, 24), (16, 24))
+    """
+
+    def __init__(self, data: SegmentationData, size: tuple[int, int]) -> None:
         self.data, self.size = data, size
         self.info = data.info.model_copy(update={"size": size})
 
@@ -92,3 +110,4 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "flip-rotate": flip_rotate,
     "flip-jitter": flip_jitter,
 }
+"""Augmentations by the name that a training config gives as `data.augment`."""

@@ -1,4 +1,4 @@
-"""CamVid in SegNet's layout."""
+"""CamVid in the layout of SegNet."""
 
 import zipfile
 from collections import Counter
@@ -57,28 +57,26 @@ def test_end_to_end(root, tmp_path, form):
     assert "each frame is its own group" in data.provenance.note
 
 
-def test_a_missing_label_map_is_named(root):
+def test_missing_label_map_is_named(root):
     (root / "CamVid/valannot/0016E5_07959.png").unlink()
-    with pytest.raises(
-        UserError, match=r"val/0016E5_07959\.png has no label map: expected CamVid/valannot/0016E5_07959"
-    ):
+    with pytest.raises(UserError, match=r"val/0016E5_07959\.png .*CamVid/valannot/0016E5_07959"):
         module.camvid(root)
 
 
 def test_undeclared_labels_are_named(root):
     Image.fromarray(np.full((12, 16), 31, np.uint8)).save(root / "CamVid/valannot/0016E5_07959.png")
     plan = module.camvid(root)
-    with pytest.raises(UserError, match=r"0016E5_07959\.png: expected labels 0\.\.10 or 11 \(ignore\), got \[31\]"):
+    with pytest.raises(UserError, match=r"0016E5_07959\.png: .*0\.\.10 or 11.*\[31\]"):
         [item.read() for item in plan.items]
 
 
-def test_another_folder_is_answered_with_the_layout(tmp_path):
-    with pytest.raises(UserError, match=r"expected CamVid/train/\*\.png with CamVid/trainannot"):
+def test_other_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"CamVid/train/.*CamVid/trainannot"):
         module.camvid(tmp_path)
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the CamVid pack is not beside this checkout")
-def test_the_real_pack():
+@pytest.mark.skipif(not REAL.exists(), reason="the CamVid pack is not on this machine")
+def test_real_pack():
     plan = plan_import("camvid", REAL)
     assert Counter(item.split for item in plan.items) == {"train": 367, "val": 101}
     for item in plan.items[::60]:
@@ -86,4 +84,4 @@ def test_the_real_pack():
         assert record.image.shape == (180, 240, 3)
         assert record.raters.shape == (1, 180, 240)
     sequences = {split: {i.id.split("_")[0] for i in plan.items if i.split == split} for split in ("train", "val")}
-    assert sequences["train"] & sequences["val"] == {"0016E5"}, "why a frame is its own group"
+    assert sequences["train"] & sequences["val"] == {"0016E5"}, "so each frame is its own group"

@@ -78,7 +78,7 @@ def records(plan):
     return [item.read() for item in plan.items]
 
 
-def test_the_classes_are_the_official_ones():
+def test_classes_are_the_official_ones():
     assert len(NAMES) == 19
     assert len(LABEL_NAMES) == 34
     known = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9}
@@ -87,14 +87,14 @@ def test_the_classes_are_the_official_ones():
 
 
 @pytest.mark.parametrize("form", ["labelTrainIds.png", "labelIds.png", "polygons.json"])
-def test_all_forms_give_the_same_label_map(root, form):
+def test_all_forms_of_labels_are_equal(root, form):
     write_labels(root, form)
     for record in records(plan_import("cityscapes", root)):
         np.testing.assert_array_equal(record.raters, TRAIN_IDS[label_ids()][None])
     assert set(np.unique(record.raters)) == {0, 10, 11, 13, 255}
 
 
-def test_the_best_form_is_taken(root):
+def test_preferred_form_is_read(root):
     for form in ("labelTrainIds.png", "labelIds.png", "polygons.json"):
         write_labels(root, form)
     plan = plan_import("cityscapes", root)
@@ -103,7 +103,7 @@ def test_the_best_form_is_taken(root):
     assert len(records(plan)) == 3
 
 
-def test_names_splits_and_pictures(root):
+def test_ids_splits_and_images(root):
     write_labels(root, "labelIds.png")
     plan = plan_import("cityscapes", root)
     assert [(item.id, item.group, item.split) for item in plan.items] == [
@@ -119,7 +119,7 @@ def test_names_splits_and_pictures(root):
 
 
 @pytest.mark.parametrize("layout", ["one zip", "two zips in a folder", "images unpacked, labels zipped"])
-def test_zips_need_not_be_unpacked(root, tmp_path, layout):
+def test_zips_are_read_without_unpacking(root, tmp_path, layout):
     write_labels(root, "polygons.json")
     expected = records(plan_import("cityscapes", root))
     source = tmp_path / "download"
@@ -140,8 +140,8 @@ def test_zips_need_not_be_unpacked(root, tmp_path, layout):
 
 
 @pytest.mark.parametrize("size", [(128, 256), (256, 512)])
-def test_small_sizes(root, size):
-    """Intensities are averaged, labels never mixed: a picture of constant halves stays one."""
+def test_reduced_sizes(root, size):
+    """Intensities are averaged, labels are never mixed."""
     for file in (root / "leftImg8bit").rglob("*.png"):
         halves = np.zeros((size[0] * 4, size[1] * 4, 3), np.uint8)
         halves[::2] = 200
@@ -154,7 +154,7 @@ def test_small_sizes(root, size):
     plan = plan_import(f"cityscapes-{size[0]}x{size[1]}", root)
     record = plan.items[0].read()
     assert record.image.shape == (*size, 3)
-    assert np.abs(record.image.astype(int) - 100).max() <= 13  # nearest-pixel shrinking would give 0 or 200
+    assert np.abs(record.image.astype(int) - 100).max() <= 13  # the nearest pixel would give 0 or 200
     factor = size[0] // SIZE[0]
     np.testing.assert_array_equal(record.raters[0], TRAIN_IDS[np.kron(label_ids(), np.ones((factor,) * 2, np.uint8))])
     assert f"{size[0]}×{size[1]}" in plan.provenance.note
@@ -167,7 +167,7 @@ def test_end_to_end(root, tmp_path):
     assert (len(data), len(Store("train", path=str(out)))) == (1, 2)
     assert torch.equal(data[0].raters[0], torch.from_numpy(TRAIN_IDS[label_ids()].astype(np.int64)))
     assert data[0].image.shape == (3, *SIZE)
-    with pytest.raises(UserError, match="unknown split"):
+    with pytest.raises(UserError, match="split.*'test'"):
         Store("test", path=str(out))
 
 
@@ -200,17 +200,17 @@ def cut_picture(root):
 
 
 MISTAKES = {
-    "no labels": (lambda root: None, r"aachen_000000_000019_leftImg8bit\.png has no label map.*both official zips"),
-    "no pictures": (lambda root: shutil.rmtree(root / "leftImg8bit"), r"city: expected leftImg8bit/train/CITY.*found"),
-    "undeclared labelIds": (other_ids, r"labelIds\.png: expected labels 0\.\.33, got \[40\]"),
+    "no labels": (lambda root: None, r"aachen_000000_000019_leftImg8bit\.png has no label map.*gtFine"),
+    "no pictures": (lambda root: shutil.rmtree(root / "leftImg8bit"), r"city: .*leftImg8bit/train/CITY"),
+    "undeclared labelIds": (other_ids, r"labelIds\.png: .*0\.\.33.*\[40\]"),
     "undeclared classes": (
         other_train_ids,
-        r"labelTrainIds\.png: expected labels 0\.\.18 or 255 \(ignore\), got \[19\]",
+        r"labelTrainIds\.png: .*0\.\.18 or 255.*\[19\]",
     ),
-    "another size": (other_size, r"labelIds\.png: expected a label map of 32×64 like its image, got shape \(16, 16\)"),
-    "unknown outline": (other_name, r"polygons\.json: unknown label 'horsegroup'; known: unlabeled, "),
-    "cut outlines": (lambda r: first_label(r, "polygons.json").write_text("{"), r"polygons\.json: expected JSON with"),
-    "empty outlines": (lambda r: first_label(r, "polygons.json").write_text("{}"), r"polygons\.json: expected JSON"),
+    "another size": (other_size, r"labelIds\.png: .*32×64.*\(16, 16\)"),
+    "unknown outline": (other_name, r"polygons\.json: .*'horsegroup'.*unlabeled"),
+    "cut outlines": (lambda r: first_label(r, "polygons.json").write_text("{"), r"polygons\.json: .*JSON"),
+    "empty outlines": (lambda r: first_label(r, "polygons.json").write_text("{}"), r"polygons\.json: .*JSON"),
     "cut picture": (cut_picture, r"aachen_000000_000019_leftImg8bit\.png cannot be read as an image"),
 }
 
@@ -223,8 +223,8 @@ def test_mistake(root, mistake):
         records(plan_import("cityscapes", root))
 
 
-def test_a_zip_that_leaves_its_folder_is_refused(root):
+def test_zip_with_names_outside_it_is_refused(root):
     with zipfile.ZipFile(root / "gtFine_trainvaltest.zip", "w") as archive:
         archive.writestr("../gtFine/train/a.png", b"")
-    with pytest.raises(UserError, match="points outside the archive"):
+    with pytest.raises(UserError, match="outside the archive"):
         module.cityscapes(root)

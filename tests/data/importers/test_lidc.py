@@ -1,4 +1,4 @@
-"""LIDC importers on files the tests write, in the layouts that people download."""
+"""Importers of LIDC, on files in the published layouts that these tests write."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def imported(kind: str, source: Path, out: Path) -> list:
     return sorted(examples, key=lambda row: row[3].id)
 
 
-def test_slices_from_a_folder_and_from_the_zip_are_the_same(slices, tmp_path):
+def test_folder_and_zip_of_slices_are_equal(slices, tmp_path):
     folder = imported("lidc-slices", slices, tmp_path / "a.h5")
     archive = imported("lidc-slices", zipped(slices, tmp_path / "x.zip"), tmp_path / "b.h5")
     assert len(folder) == len(archive) == 8
@@ -78,8 +78,8 @@ def test_slices_from_a_folder_and_from_the_zip_are_the_same(slices, tmp_path):
     assert [int(m.sum()) for m in first[2]] == [0, 12, 16, 20]
 
 
-def test_the_published_split_is_what_it_was():
-    """Changing it would move patients between train and test for everybody."""
+def test_published_split_does_not_change():
+    """Otherwise patients would move between train and test."""
     # sha256 of the id modulo 100 is 27, 92, 28, 78, 12, 2: below 64 train, below 80 val, else test.
     assert [published_split(f"LIDC-IDRI-{i:04d}") for i in (1, 2, 3, 5, 7, 11)] == [
         "train",
@@ -91,14 +91,14 @@ def test_the_published_split_is_what_it_was():
     ]
 
 
-def test_a_slice_without_masks_is_named(slices, tmp_path):
+def test_slice_without_masks_is_named(slices, tmp_path):
     for mask in slices.rglob("nodule-1/mask-*/slice-1.png"):
         mask.unlink()
     with pytest.raises(UserError, match=r"nodule-1/images/slice-1.png has no label map"):
         plan_import("lidc-slices", slices)
 
 
-def test_a_truncated_png_is_named_and_nothing_is_written(slices, tmp_path):
+def test_truncated_png_is_named_and_nothing_is_written(slices, tmp_path):
     bad = next(slices.rglob("mask-2/slice-1.png"))
     bad.write_bytes(bad.read_bytes()[:40])
     with pytest.raises(UserError, match=r"mask-2/slice-1.png cannot be read as an image"):
@@ -107,31 +107,31 @@ def test_a_truncated_png_is_named_and_nothing_is_written(slices, tmp_path):
     assert not list(tmp_path.glob(".*.import"))
 
 
-def test_a_mask_of_another_size_or_of_grey_values_is_named(slices, tmp_path):
+def test_mask_of_another_size_or_of_gray_values_is_named(slices, tmp_path):
     target = next(slices.rglob("mask-1/slice-0.png"))
     write_png(target, np.zeros((8, 16), np.uint8))
-    with pytest.raises(UserError, match=r"mask-1/slice-0.png: expected a label map of 16×16 like its image, got"):
+    with pytest.raises(UserError, match=r"mask-1/slice-0.png: .*16×16.*8, 16"):
         write_store(plan_import("lidc-slices", slices), tmp_path / "a.h5")
     write_png(target, np.full((16, 16), 90, np.uint8))
-    with pytest.raises(UserError, match=r"mask-1/slice-0.png: expected a mask of 0 and 255, got values \[90\]"):
+    with pytest.raises(UserError, match=r"mask-1/slice-0.png: .*255.*\[90\]"):
         write_store(plan_import("lidc-slices", slices), tmp_path / "a.h5")
 
 
-def test_a_zip_that_points_outside_is_refused(tmp_path):
+def test_zip_with_names_outside_it_is_refused(tmp_path):
     file = tmp_path / "evil.zip"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("../LIDC-IDRI-0001/nodule-0/images/slice-0.png", b"x")
-    with pytest.raises(UserError, match="points outside the archive"):
+    with pytest.raises(UserError, match="outside the archive"):
         plan_import("lidc-slices", file)
 
 
-def test_the_wrong_kind_or_place_is_said(slices, tmp_path):
-    with pytest.raises(UserError, match=r"unknown kind of data 'lidc'; known: .*lidc-slices"):
+def test_unknown_kind_or_source_is_refused(slices, tmp_path):
+    with pytest.raises(UserError, match=r"'lidc'.*lidc-slices"):
         plan_import("lidc", slices)
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="nowhere"):
         plan_import("lidc-slices", tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="nothing to import as 'lidc-slices'"):
+    with pytest.raises(UserError, match="empty.*'lidc-slices'"):
         write_store(plan_import("lidc-slices", tmp_path / "empty"), tmp_path / "a.h5")
 
 
@@ -148,7 +148,7 @@ def v1_content(whole: bool = True) -> dict:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_the_pickle_is_read_in_every_protocol(tmp_path, protocol):
+def test_pickle_is_read_in_every_protocol(tmp_path, protocol):
     content = v1_content()
     file = tmp_path / "data_lidc.pickle"
     file.write_bytes(pickle.dumps(content, protocol))
@@ -171,7 +171,7 @@ def test_intensities_that_are_not_bytes_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("rater_last", [True, False])
-def test_the_hdf5_file_keeps_its_splits(tmp_path, rater_last):
+def test_hdf5_file_keeps_its_splits(tmp_path, rater_last):
     content = list(v1_content().values())
     file = tmp_path / "data_lidc.hdf5"
     with h5py.File(file, "w") as out:
@@ -191,7 +191,7 @@ def test_the_hdf5_file_keeps_its_splits(tmp_path, rater_last):
     np.testing.assert_array_equal(rows[1][2], np.stack(content[0]["masks"]))
 
 
-def test_a_damaged_hdf5_file_is_told_as_what_it_is(tmp_path):
+def test_damaged_hdf5_file_is_named(tmp_path):
     value, file = next(iter(v1_content().values())), tmp_path / "data_lidc.hdf5"
     image = value["image"][None] - 0.5
     with h5py.File(file, "w") as out:
@@ -209,7 +209,7 @@ def test_a_damaged_hdf5_file_is_told_as_what_it_is(tmp_path):
 
 
 class Evil:
-    """Would make a file if it were unpickled the usual way."""
+    """An object that creates a file when it is unpickled the usual way."""
 
     def __init__(self, target: Path):
         self.target = target
@@ -219,10 +219,10 @@ class Evil:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_pickle_that_runs_code_is_refused_by_name(tmp_path, protocol):
+def test_pickle_that_runs_code_is_refused_by_name(tmp_path, protocol):
     target, file = tmp_path / "ran", tmp_path / "evil.pickle"
     file.write_bytes(pickle.dumps({"slice": Evil(target)}, protocol))
-    with pytest.raises(UserError, match=r"holds more than arrays: the name (posix|nt|os).system; refused"):
+    with pytest.raises(UserError, match=r"evil\.pickle.*(posix|nt|os)\.system"):
         plan_import("lidc-v1", file)
     assert not target.exists()
 
@@ -235,7 +235,7 @@ def test_harmless_classes_are_refused_too(tmp_path):
 
 
 def test_numpy_functions_that_load_files_are_refused(tmp_path):
-    """Only the constructors of arrays are let through, not everything of numpy."""
+    """Only the constructors of arrays are allowed, not all of numpy."""
     file = tmp_path / "odd.pickle"
     file.write_bytes(b"cnumpy\nload\n(S'/etc/hostname'\ntR.")
     with pytest.raises(UserError, match="numpy.load"):
@@ -243,17 +243,17 @@ def test_numpy_functions_that_load_files_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05", b"not a pickle", pickle.dumps([1, 2])[:-1]])
-def test_a_damaged_pickle_is_said(tmp_path, content):
+def test_damaged_pickle_is_refused(tmp_path, content):
     file = tmp_path / "cut.pickle"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"cut\.pickle is not a whole pickle .*download it again"):
+    with pytest.raises(UserError, match=r"cut\.pickle is not a complete pickle"):
         plan_import("lidc-v1", file)
 
 
-def test_a_pickle_of_something_else_is_said(tmp_path):
+def test_other_pickle_is_refused(tmp_path):
     file = tmp_path / "other.pickle"
     file.write_bytes(pickle.dumps({"a": {"image": np.zeros((2, 2))}}))
-    with pytest.raises(UserError, match="lacks image, masks or series_uid"):
+    with pytest.raises(UserError, match="other.pickle.*'a'.*series_uid"):
         plan_import("lidc-v1", file)
 
 
@@ -277,8 +277,8 @@ def test_v2_keeps_the_splits_of_its_folders(tmp_path, folder):
     assert all(labels[:, 0, 0].tolist() == [0, 0, 1, 1] for _, _, labels, _ in rows)
 
 
-def test_v2_with_a_folder_a_patient(tmp_path):
-    """As it was published: slices of different patients have the same name."""
+def test_v2_with_a_folder_per_patient(tmp_path):
+    """In the published form, slices of different patients have the same name."""
     root = tmp_path / "lidc_crops" / "train"
     for patient in (1, 2):
         slice_ = f"LIDC-IDRI-{patient:04d}/z-105.0_c0"
@@ -292,8 +292,8 @@ def test_v2_with_a_folder_a_patient(tmp_path):
     ]
 
 
-def test_v2_takes_one_folder_of_masks_and_any_place_above_it(tmp_path):
-    """With both lesions/ and gt/ only one is read, and a folder called images further up does not confuse."""
+def test_v2_reads_one_folder_of_masks_at_any_depth(tmp_path):
+    """Of lesions/ and gt/ one is read, and a parent folder may have the name images."""
     root = tmp_path / "images" / "lidc_crops" / "train"
     write_png(root / "images" / "a.png", np.zeros((8, 8), np.uint8))
     for folder, value in (("lesions", 255), ("gt", 0)):

@@ -1,4 +1,4 @@
-"""The real LIDC slices, where they are at hand: counts, rater statistics, and the metrics' reference points."""
+"""The real LIDC slices, if they are on this machine: counts, rater statistics, and reference values of metrics."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def test_counts_by_split(plan):
 
 
 def test_rater_statistics(val_labels):
-    """How many of four raters drew anything: close to what is known of the whole pack."""
+    """The number of raters who drew anything is distributed as in the whole data set."""
     drawn = (val_labels.flatten(2) > 0).any(2).sum(1)
-    shares = torch.bincount(drawn, minlength=5) / len(drawn)
+    frequencies = torch.bincount(drawn, minlength=5) / len(drawn)
     known = torch.tensor([0.004, 0.315, 0.194, 0.182, 0.305])
-    assert (shares - known).abs().max() < 0.02
+    assert (frequencies - known).abs().max() < 0.02
 
 
 @pytest.mark.parametrize(
     ("reading", "expected"), [("nothing", (0.854, 0.380)), ("majority", (0.260, 0.677))], ids=["nothing", "majority"]
 )
-def test_reference_points_of_the_metrics(val_labels, reading, expected):
-    """GED_16 and HM-IoU_16 of one map repeated, over all val slices: the published reference within 0.02."""
+def test_reference_values_of_metrics(val_labels, reading, expected):
+    """GED_16 and HM-IoU_16 of one repeated map over all val slices are within 0.02 of the published values."""
     if reading == "nothing":
         guess = torch.zeros_like(val_labels[:, :1])
     else:
@@ -60,8 +60,8 @@ def test_reference_points_of_the_metrics(val_labels, reading, expected):
     assert got == pytest.approx(expected, abs=0.02)
 
 
-def test_the_shipped_model_knows_nodules(plan):
-    """On 40 val slices: nothing scores 0.85, repeating the majority vote of the true raters 0.26."""
+def test_bundled_model_segments_nodules(plan):
+    """The GED on 40 val slices is 0.85 for empty maps and 0.26 for the repeated majority vote of the raters."""
     model = stochseg.load("lidc")
     items = [item for item in plan.items if item.split == "val"][::65][:40]
     scores = []
@@ -70,4 +70,4 @@ def test_the_shipped_model_knows_nodules(plan):
         raters = torch.from_numpy(np.asarray(record.raters)).long()[None]
         out = model.sample(np.asarray(record.image), 16)
         scores.append(ged(out.labels, raters, 2).item())
-    assert np.mean(scores) < 0.25  # 0.228 where it was measured
+    assert np.mean(scores) < 0.25  # measured: 0.228

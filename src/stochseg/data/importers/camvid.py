@@ -1,4 +1,4 @@
-"""CamVid in the layout of SegNet: train, val, test and their label maps in trainannot, valannot, testannot.
+"""CamVid in the layout of SegNet: train, val and test, with label maps in trainannot, valannot and testannot.
 
 Brostow et al. 2009; the 11 classes and the split are those of Badrinarayanan et al. 2017.
 """
@@ -43,7 +43,7 @@ _IMAGE = re.compile(r"(?:^|/)(train|val|test)/([^/]+)\.png$")
 
 @register_importer("camvid")
 def camvid(source: Path) -> Plan:
-    """CamVid/{train,val,test}/FRAME.png with {train,val,test}annot/FRAME.png, folder or zip, at any one size."""
+    """Plan the import of SPLIT/FRAME.png and SPLITannot/FRAME.png, folder or zip, of any size."""
     tree = Tree(source)
     names = set(tree.names)
     items = []
@@ -55,12 +55,12 @@ def camvid(source: Path) -> Plan:
         labels = f"{name[: found.start(1)]}{split}annot/{frame}.png"
         if labels not in names:
             raise UserError(f"{tree.where(name)} has no label map: expected {labels}; unpack the annot folders too")
-        # The frame is its own group: the official split cuts the sequence 0016E5 between train and val, so a group
-        # by sequence would be in two splits, and another split would not compare with published numbers.
+        # Each frame is its own group: the official split divides the sequence 0016E5 between train and val, so a
+        # group by sequence would be in two splits, and another split would not compare with published numbers.
         record = (frame, frame, split)
         items.append(Item(*record, partial(_read, tree, name, labels, record)))
     if not items:
-        raise UserError(f"{source}: expected CamVid/train/*.png with CamVid/trainannot/*.png beside it, found none")
+        raise UserError(f"{source}: expected CamVid/train/*.png next to CamVid/trainannot/*.png, found none")
     provenance = Provenance(
         kind="camvid",
         source=source.resolve().name,
@@ -68,7 +68,7 @@ def camvid(source: Path) -> Plan:
         citation="Brostow et al., Semantic object classes in video, Pattern Recognition Letters 30, 2009; "
         "Badrinarayanan et al., SegNet, TPAMI 39, 2017 (classes and split)",
         note="official split; it shares the video sequence 0016E5 between train and val, "
-        "so each frame is its own group and validation scores are optimiztic",
+        "so each frame is its own group and validation scores are optimistic",
     )
     return Plan(INFO, provenance, items, max_raters=1)
 

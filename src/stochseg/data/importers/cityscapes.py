@@ -1,6 +1,6 @@
-"""Cityscapes, the fine annotations of train and val: 19 classes, full size or small.
+"""Cityscapes with the fine annotations of train and val: 19 classes, full size or reduced.
 
-Cordts et al. 2016. The label maps are taken in the form that lies there: labelTrainIds, labelIds, or the polygons.
+Cordts et al. 2016. Label maps are read in the form that is there: labelTrainIds, labelIds, or the polygons.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import check_labels, stack_labels
+from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Normalization
@@ -22,7 +23,7 @@ from stochseg.types import DatasetInfo, Normalization
 IMAGENET = Normalization(
     mean=tuple(255 * v for v in (0.485, 0.456, 0.406)), std=tuple(255 * v for v in (0.229, 0.224, 0.225))
 )
-"""What pretrained encoders expect, for raw intensities 0..255."""
+"""Normalization of pretrained encoders, for raw intensities 0..255."""
 
 VOID = 255
 _CLASSES = (
@@ -54,17 +55,17 @@ LABEL_NAMES = (
     *("pole", "polegroup", "traffic light", "traffic sign", "vegetation", "terrain", "sky", "person", "rider"),
     *("car", "truck", "bus", "caravan", "trailer", "train", "motorcycle", "bicycle"),
 )
-"""All labels that annotators used; the place of a name is its labelId."""
+"""All labels that annotators used; the index of a name is its labelId."""
 
 TRAIN_IDS = np.array([NAMES.index(name) if name in NAMES else VOID for name in LABEL_NAMES], np.uint8)
-"""labelId to class: labels that are not among the 19 classes are void."""
+"""Class of each labelId: labels that are not among the 19 classes are void."""
 
 _UNDRAWN = "license plate"
-"""The one label without a labelId: its outlines are left out of all label maps."""
+"""The only label without a labelId: its outlines are in no label map."""
 
 _TRAIN_IDS, _POLYGONS = "labelTrainIds.png", "polygons.json"
 _FORMS = (_TRAIN_IDS, "labelIds.png", _POLYGONS)
-"""A label map's forms, the one to prefer first."""
+"""Forms of a label map, the preferred one first."""
 
 _IMAGE = re.compile(r"(?:^|/)leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.png$")
 _LABEL = re.compile(
@@ -74,7 +75,7 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True)
 class _File:
-    """A file and the folder or zip that holds it."""
+    """A file, and the folder or zip that contains it."""
 
     tree: Tree
     name: str
@@ -86,7 +87,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A street scene: its names, its picture, its label map, and the size (h, w) it is wanted in."""
+    """A street scene, and the size (h, w) to which it is reduced."""
 
     id: str
     city: str
@@ -99,7 +100,7 @@ class _Frame:
         image = self.image.tree.picture(self.image.name).values
         labels = stack_labels([_read_labels(self.labels)], [self.labels.where], image.shape[:2])[0]
         if self.size is not None:
-            # Shrinking averages intensities; a label is never a mixture, so it is that of the nearest pixel.
+            # Intensities are averaged; a label is never a mixture, so it is that of the nearest pixel.
             image = _resized(image, self.size, Image.Resampling.BILINEAR)
             labels = _resized(labels, self.size, Image.Resampling.NEAREST)
         return Record(self.id, self.city, self.split, image, labels[None])
@@ -107,19 +108,19 @@ class _Frame:
 
 @register_importer("cityscapes")
 def cityscapes(source: Path) -> Plan:
-    """leftImg8bit/ and gtFine/ at their full 1024×2048: a folder, a zip, or a folder with the two official zips."""
+    """Plan the import of leftImg8bit/ and gtFine/ at 1024×2048: a folder, a zip, or a folder of both official zips."""
     return _plan(source, "cityscapes", None)
 
 
 @register_importer("cityscapes-256x512")
 def cityscapes_256x512(source: Path) -> Plan:
-    """The same, shrunk to 256×512."""
+    """Plan the import of Cityscapes reduced to 256×512."""
     return _plan(source, "cityscapes-256x512", (256, 512))
 
 
 @register_importer("cityscapes-128x256")
 def cityscapes_128x256(source: Path) -> Plan:
-    """The same, shrunk to 128×256."""
+    """Plan the import of Cityscapes reduced to 128×256."""
     return _plan(source, "cityscapes-128x256", (128, 256))
 
 
@@ -127,8 +128,8 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
     frames = _frames(source, size)
     if not frames:
         raise UserError(
-            f"{source}: expected leftImg8bit/train/CITY/*_leftImg8bit.png and val, found none; give the folder that "
-            "holds leftImg8bit/ and gtFine/, or leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip"
+            f"{source}: expected leftImg8bit/train/CITY/*_leftImg8bit.png and val, found none; give the folder with "
+            "leftImg8bit/ and gtFine/, or with leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip"
         )
     info = DatasetInfo(
         name=kind,
@@ -139,20 +140,20 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         ignore=VOID,
         normalization=IMAGENET,
     )
-    shrunk = (
-        "" if size is None else f"; shrunk to {size[0]}×{size[1]}: images bilinear with antialiasing, labels nearest"
+    reduced = (
+        "" if size is None else f"; reduced to {size[0]}×{size[1]}: images bilinear with antialiasing, labels nearest"
     )
     provenance = Provenance(
         kind=kind,
         source=source.resolve().name,
         license="Cityscapes license: non-commercial, after registration",
         citation="Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016",
-        note=f"official train and val; test is left out, its public labels are dummies{shrunk}",
+        note=f"official train and val; test is left out, its public labels are dummies{reduced}",
     )
     return Plan(info, provenance, [Item(f.id, f.city, f.split, f.read) for f in frames], max_raters=1)
 
 
-# ---------------------------------------------------------------------- finding the files
+# ---------------------------------------------------------------------- files
 
 
 def _frames(source: Path, size: tuple[int, int] | None) -> list[_Frame]:
@@ -171,7 +172,7 @@ def _frames(source: Path, size: tuple[int, int] | None) -> list[_Frame]:
 
 
 def _trees(source: Path) -> list[Tree]:
-    """The source itself, and when it is a folder also the zips that lie in it."""
+    """Return the source itself, and the zips in it if it is a folder."""
     zips = sorted(source.glob("*.zip")) if source.is_dir() else []
     return [Tree(path) for path in (source, *zips)]
 
@@ -183,30 +184,29 @@ def _label_of(key: tuple[str, ...], image: _File, labels: dict[tuple[str, ...], 
     split, city, stem = key
     raise UserError(
         f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
-        f"{', '.join(_FORMS)}; unpack gtFine beside leftImg8bit, or give the folder that holds both official zips"
+        f"{', '.join(_FORMS)}; unpack gtFine next to leftImg8bit, or give the folder of both official zips"
     )
 
 
 # ---------------------------------------------------------------------- reading
 
 
-def _read_labels(file: _File) -> np.ndarray:
-    """Classes "h w" uint8 from whichever form the file has."""
-    if file.name.endswith(_POLYGONS):
-        return TRAIN_IDS[_draw(file)]
-    labels = file.tree.labels(file.name)
+def _read_labels(file: _File) -> Pixels:
+    """Read the classes "h w" from any form of label map."""
     if file.name.endswith(_TRAIN_IDS):
-        return _checked(labels, len(NAMES), VOID, file)
-    return TRAIN_IDS[_checked(labels, len(LABEL_NAMES), None, file)]
+        return _checked(file.tree.labels(file.name), len(NAMES), VOID, file)
+    polygons = file.name.endswith(_POLYGONS)
+    ids = _draw(file) if polygons else _checked(file.tree.labels(file.name), len(LABEL_NAMES), None, file)
+    return np.take(TRAIN_IDS, ids)
 
 
-def _checked(labels: np.ndarray, count: int, void: int | None, file: _File) -> np.ndarray:
+def _checked(labels: Pixels, count: int, void: int | None, file: _File) -> Pixels:
     declared = DatasetInfo(num_classes=count, image_channels=3, ignore=void)
     return check_labels(labels, declared, file.where, "make it again with the official cityscapesScripts")
 
 
-def _draw(file: _File) -> np.ndarray:
-    """labelIds of the outlines, drawn in their order: what comes later lies in front."""
+def _draw(file: _File) -> Pixels:
+    """Draw the labelIds of the outlines in their order: later ones are in front."""
     try:
         drawing = json.loads(file.tree.read(file.name))
         canvas = Image.new("L", (drawing["imgWidth"], drawing["imgHeight"]), LABEL_NAMES.index("unlabeled"))
@@ -223,12 +223,12 @@ def _draw(file: _File) -> np.ndarray:
 
 
 def _label_id(label: str, file: _File) -> int:
-    """A crowd that could not be told apart, such as "cargroup", counts as its members; "polegroup" is a label."""
+    """Return the labelId of a label. A group such as "cargroup" counts as its members; "polegroup" is a label."""
     name = label if label in LABEL_NAMES else label.removesuffix("group")
     if name not in LABEL_NAMES:
         raise UserError(f"{file.where}: unknown label {label!r}; known: {', '.join(LABEL_NAMES)}")
     return LABEL_NAMES.index(name)
 
 
-def _resized(array: np.ndarray, size: tuple[int, int], how: Image.Resampling) -> np.ndarray:
+def _resized(array: Pixels, size: tuple[int, int], how: Image.Resampling) -> Pixels:
     return np.asarray(Image.fromarray(array).resize((size[1], size[0]), how))

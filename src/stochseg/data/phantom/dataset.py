@@ -1,4 +1,4 @@
-"""Synthetic lung slices whose conditional distribution over label maps is known."""
+"""The data set of phantoms, and the decisions of its raters."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.data.phantom_scene import (
-    CORE_CONTRAST,
-    GAP_CONTRAST,
-    HALO_CONTRAST,
-    Nodule,
-    draw_scene,
-    render,
-    smooth_step,
-)
+from stochseg.data.phantom.rendering import Mask, render, smooth_step
+from stochseg.data.phantom.scene import CORE_CONTRAST, GAP_CONTRAST, HALO_CONTRAST, Nodule, draw_scene
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Example, Truth
@@ -36,11 +30,11 @@ MODE_NAMES = {
     "multiclass": ("nothing", "core", "core and halo", "all solid"),
 }
 
-FIELD_MM = 0.7 * 128  # the field of view is the same at every size
+FIELD_MM = 0.7 * 128
+"""Field of view in millimeters, the same at every size."""
 CACHE_BYTES = 128 * 2**20
-
-# Streams of random numbers beside the scene's own. Never 0: numpy's seeding ignores trailing zeros.
 RATER_STREAM, DRAW_STREAM = 1, 2
+"""Random streams in addition to the scene's own. Never 0, because numpy's seeding ignores trailing zeros."""
 
 
 class PhantomConfig(Config):
@@ -57,24 +51,39 @@ class PhantomConfig(Config):
 class Phantoms:
     """CT-like lung slices with one ambiguous nodule. Synthetic: no patient, no scanner, no human rater.
 
-    Each slice shows parenchyma, branching vessels, at times the chest wall, and near the center a lobulated
-    solid core inside a ground-glass halo, fed by a vessel. A rater decides in two steps, each with a
-    probability that depends on what the image shows:
+    Each slice shows parenchyma, branching vessels, sometimes the chest wall, and near the center a lobulated solid
+    core inside a ground-glass halo, fed by a vessel. A rater decides in two steps, each with a probability that
+    depends on the image:
 
-    - is there a nodule at all? P("nothing") falls from 0.7 to 0.05 as the core's contrast rises;
-    - does the halo belong to it? P(halo | nodule) rises from 0.1 to 0.9 with the halo's contrast.
+    - Is there a nodule at all? P("nothing") falls from 0.7 to 0.05 as the contrast of the core rises.
+    - Does the halo belong to it? P(halo | nodule) rises from 0.1 to 0.9 with the contrast of the halo.
 
-    Variant "binary" has the modes "nothing", "core" and "with halo". Variant "multiclass" labels solid 1,
-    ground-glass 2 and the feeding vessel 3 (in every mode, nodule pixels excluded); a rater who includes the
-    halo calls it solid too ("all solid") with a probability that falls from 0.9 to 0.1 as the brightness gap
-    between core and halo widens.
+    Variant "binary" has the modes "nothing", "core" and "with halo". Variant "multiclass" labels solid 1, ground-glass
+    2 and the feeding vessel 3 (in every mode, nodule pixels excluded); a rater who includes the halo labels it solid
+    too ("all solid") with a probability that falls from 0.9 to 0.1 as the brightness gap between core and halo widens.
 
-    `truth` gives the modes and their probabilities, and the raters are independent draws from them. The
-    probabilities belong to the contrasts of the noiseless scene. Grain and texture leave an error of 3 to 4
-    gray levels, of a range of 70 and more, when a contrast is read off the image: a careful reader gets the
-    probabilities right to within 0.02 ("nothing") and 0.04 (the others), root mean square.
+    `truth` gives the modes and their probabilities, and the raters are independent draws from them. The probabilities
+    belong to the contrasts of the noiseless scene. Grain and texture leave an error of 3 to 4 gray levels, of a range
+    of 70 and more, when a contrast is measured in the image: a careful reader gets the probabilities right to within
+    0.02 ("nothing") and 0.04 (the others), root mean square.
 
     Everything is a function of (seed, split, index, size, variant); the scene itself of the first three.
+
+    Args:
+        split: "train", "val" or "test".
+        size: Height and width.
+        variant: "binary" or "multiclass".
+        count: Number of images.
+        raters: Label maps per image.
+        seed: Seed of the scenes and raters.
+
+    Example:
+        >>> data = Phantoms("train", size=32, count=10)
+        >>> example, truth = data[0], data.truth(0)
+        >>> tuple(example.raters.shape), truth.names
+        ((4, 32, 32), ('nothing', 'core', 'with halo'))
+        >>> float(truth.probabilities.sum())
+        1.0
     """
 
     def __init__(
@@ -113,17 +122,17 @@ class Phantoms:
         )
 
     def truth(self, index: int) -> Truth:
-        """The distribution the raters of this image are drawn from. probabilities: "m" float64."""
+        """Return the distribution from which the raters of an image are drawn, with probabilities "m" float64."""
         case = self._case(index)
         modes = torch.from_numpy(case.modes.astype(np.int64))
         return Truth(modes, torch.from_numpy(case.probabilities.copy()), MODE_NAMES[self.config.variant])
 
-    def raw(self, index: int) -> np.ndarray:
-        """The image before normalization, "h w" uint8."""
+    def raw(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return the image before normalization, "h w" uint8."""
         return self._case(index).image.copy()
 
     def draw(self, index: int, n: int, seed: int) -> Tensor:
-        """n fresh label maps "n h w" from the truth: the perfect sampler. Map i does not depend on n."""
+        """Draw n further label maps "n h w" from the truth, as a perfect model would. Map i does not depend on n."""
         if n < 1 or seed < 0:
             raise UserError(f"phantom draw: expected n >= 1 and seed >= 0; got n={n}, seed={seed}")
         index = range(len(self))[index]
@@ -137,7 +146,7 @@ class Phantoms:
         if index in self._cache:
             return self._cache[index]
         case = _make_case(self._rng(index), self.config.size, self.config.variant)
-        # A full cache keeps what it has: over shuffled epochs, evicting only trades one hit for another.
+        # A full cache keeps its content: over shuffled epochs, evicting only trades one hit for another.
         if (len(self._cache) + 1) * (case.image.nbytes + case.modes.nbytes) <= CACHE_BYTES:
             self._cache[index] = case
         return case
@@ -145,15 +154,15 @@ class Phantoms:
 
 @dataclass(frozen=True)
 class _Case:
-    """image: "h w" uint8; modes: "m h w" uint8; probabilities: "m" float64."""
+    """An image "h w", its modes "m h w" and their probabilities "m"."""
 
-    image: np.ndarray
-    modes: np.ndarray
-    probabilities: np.ndarray
+    image: npt.NDArray[np.uint8]
+    modes: npt.NDArray[np.uint8]
+    probabilities: npt.NDArray[np.float64]
 
 
 def _pick(case: _Case, n: int, rng: np.random.Generator) -> Tensor:
-    """n modes drawn with their probabilities, "n h w" int64."""
+    """Draw n modes by their probabilities, "n h w" int64."""
     chosen = rng.choice(len(case.modes), size=n, p=case.probabilities)
     return torch.from_numpy(case.modes[chosen].astype(np.int64))
 
@@ -165,11 +174,8 @@ def _make_case(rng: np.random.Generator, size: int, variant: Variant) -> _Case:
     return _Case(image, modes, _probabilities(scene.nodule, variant))
 
 
-# --- the raters -------------------------------------------------------------------------------------------
-
-
-def _probabilities(nodule: Nodule, variant: Variant) -> np.ndarray:
-    """The raters' decisions, a function of the three visible contrasts alone."""
+def _probabilities(nodule: Nodule, variant: Variant) -> npt.NDArray[np.float64]:
+    """Return the probabilities of the modes, a function of the three visible contrasts alone."""
     nothing = 0.70 - 0.65 * smooth_step(nodule.halo + nodule.gap, *CORE_CONTRAST)
     halo = 0.1 + 0.8 * smooth_step(nodule.halo, *HALO_CONTRAST)
     solid = 0.9 - 0.8 * smooth_step(nodule.gap, *GAP_CONTRAST)
@@ -178,11 +184,11 @@ def _probabilities(nodule: Nodule, variant: Variant) -> np.ndarray:
     return np.array([nothing, something * (1.0 - halo), *(something * p for p in with_halo)])
 
 
-def _binary_modes(core: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _binary_modes(core: Mask, whole: Mask) -> npt.NDArray[np.uint8]:
     return np.stack([np.zeros_like(core), core, whole]).astype(np.uint8)
 
 
-def _multiclass_modes(core: np.ndarray, whole: np.ndarray, vessel: np.ndarray) -> np.ndarray:
+def _multiclass_modes(core: Mask, whole: Mask, vessel: Mask) -> npt.NDArray[np.uint8]:
     only_vessel = np.where(vessel & ~whole, 3, 0).astype(np.uint8)
     with_core = np.where(core, 1, only_vessel)
     with_halo = np.where(whole & ~core, 2, with_core)
