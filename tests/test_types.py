@@ -106,3 +106,70 @@ def test_info_that_contradicts_itself_is_refused(wrong, says):
 def test_every_class_has_a_name_and_a_color():
     info = DatasetInfo(num_classes=30, image_channels=1)
     assert len(set(info.names)) == len(info.colors) == 30
+
+
+INFO = DatasetInfo(num_classes=L, image_channels=1, class_names=("air", "bone", "fat"), ignore=255)
+
+
+def test_saving_and_loading_keeps_everything(samples, tmp_path):
+    kept = replace(samples, info=INFO, evaluations=5)
+    again = Samples.load(kept.save(tmp_path / "new" / "samples.npz"))
+    for name in ("labels", "mean", "weights"):
+        assert torch.equal(getattr(again, name), getattr(kept, name))
+        assert getattr(again, name).dtype == getattr(kept, name).dtype
+    assert (again.seed, again.evaluations, again.info) == (7, 5, INFO)
+    assert again.class_names == INFO.class_names
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["samples.npz"]
+    assert Samples.load(samples.save(tmp_path / "plain.npz")).info is None
+
+
+def test_files_that_hold_no_samples_are_refused(samples, tmp_path):
+    with pytest.raises(UserError, match=r"\.npz.*samples\.txt"):
+        samples.save(tmp_path / "samples.txt")
+    with pytest.raises(UserError, match="missing"):
+        Samples.load(tmp_path / "missing.npz")
+    whole = samples.save(tmp_path / "whole.npz").read_bytes()
+    for content in (b"", b"text", whole[: len(whole) // 2]):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(UserError, match=r"bad\.npz.*Samples\.save"):
+            Samples.load(tmp_path / "bad.npz")
+
+
+def test_indexing_takes_images(samples):
+    for index in (0, 1, -1):
+        one = samples[index]
+        assert len(one) == 1
+        assert torch.equal(one.labels[0], samples.labels[index])
+        assert torch.equal(one.mean[0], samples.mean[index])
+        assert torch.equal(one.weights[0], samples.weights[index])
+    assert torch.equal(samples[:].labels, samples.labels)
+    assert len([one.fused() for one in samples]) == B
+    with pytest.raises(IndexError, match="2 of samples of 2"):
+        samples[2]
+
+
+@pytest.mark.parametrize("space", [(7,), (2, 3, 4)])
+def test_any_number_of_dimensions(samples, space):
+    """Statistics of volumes and lines are those of the same pixels in two dimensions."""
+    count = math.prod(space)
+    flat = Samples(torch.randint(L, (B, N, 1, count)), torch.rand(B, L, 1, count).softmax(1), samples.weights, 0)
+    shaped = Samples(flat.labels.view(B, N, *space), flat.mean.view(B, L, *space), flat.weights, 0)
+    assert torch.equal(shaped.frequency.flatten(2), flat.frequency.flatten(2))
+    assert torch.equal(shaped.entropy.flatten(1), flat.entropy.flatten(1))
+    assert torch.equal(shaped.fused("vote").flatten(1), flat.fused("vote").flatten(1))
+    assert "×".join(map(str, space)) in repr(shaped)
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        ({"labels": torch.zeros(B, N, H, W)}, "int64.*float32"),
+        ({"labels": torch.zeros(B, N, H, W, dtype=torch.uint8)}, "int64.*uint8"),
+        ({"mean": torch.zeros(B, L, H, W + 1)}, r"\*space.*4, 7"),
+        ({"weights": torch.zeros(B, N + 1)}, "weights.*2, 6"),
+        ({"info": DatasetInfo(num_classes=2, image_channels=1)}, "2 classes.*3"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(samples, change, keys):
+    with pytest.raises(UserError, match=keys):
+        replace(samples, **change)

@@ -1,6 +1,7 @@
-"""The words everybody shares: Example, Batch, Samples, DatasetInfo.
+"""Types that all packages share: DatasetInfo, Example, Batch, Samples.
 
-Letters of all shape patterns: b batch, n samples, k raters, m modes, l labels, c channels, h w space.
+Letters in shape patterns: b batch, n samples, k raters, m modes, l labels, c channels, h w or *space for the spatial
+axes.
 """
 
 from __future__ import annotations
@@ -22,50 +23,58 @@ from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.files import replaced_file
 
-# A palette that stays apart in print and for color-blind readers; label 0 is the background.
+# Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 
 
 class Normalization(Config):
-    """Raw intensities to network input, per channel: (raw - mean) / std. One value serves all channels."""
+    """Convert raw intensities to network input: (raw - mean) / std per channel. One value serves all channels.
+
+    >>> Normalization(mean=(100.0,), std=(50.0,))(torch.tensor([[[100, 200]]]))
+    tensor([[[0., 2.]]])
+    """
 
     mean: tuple[float, ...] = (127.5,)
     std: tuple[PositiveFloat, ...] = (127.5,)
 
     def __call__(self, raw: Tensor) -> Tensor:
-        """raw: "... c h w", any dtype. Returns float32."""
-        if len(self.mean) == len(self.std) == 1:  # no tensors to make: this runs once an example
+        """Normalize "... c h w" of any dtype. Returns float32."""
+        if len(self.mean) == len(self.std) == 1:  # without tensors, because this runs for every example
             return (raw.float() - self.mean[0]) / self.std[0]
-        mean = torch.tensor(self.mean, device=raw.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=raw.device).view(-1, 1, 1)
-        return (raw.float() - mean) / std
+        return (raw.float() - _per_channel(self.mean, raw)) / _per_channel(self.std, raw)
 
     def inverse(self, image: Tensor) -> Tensor:
-        """Network input back to raw intensities."""
-        mean = torch.tensor(self.mean, device=image.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=image.device).view(-1, 1, 1)
-        return image * std + mean
+        """Convert network input "... c h w" back to raw intensities."""
+        return image * _per_channel(self.std, image) + _per_channel(self.mean, image)
+
+
+def _per_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
+    return torch.tensor(values, device=like.device).view(-1, 1, 1)
 
 
 class DatasetInfo(Config):
-    """What a model must know of its data: it travels with the weights."""
+    """Facts about a data set that a model needs; they are saved with the weights.
+
+    >>> DatasetInfo(num_classes=2, image_channels=1, class_names=("background", "nodule")).names
+    ('background', 'nodule')
+    """
 
     name: str = "unnamed"
-    num_classes: int = Field(ge=2)
+    num_classes: int = Field(ge=2, description="labels, the background included")
     image_channels: int = Field(ge=1)
-    class_names: tuple[str, ...] = ()
-    palette: tuple[str, ...] = ()
-    ignore: int | None = Field(None, ge=0, le=65535)
+    class_names: tuple[str, ...] = Field((), description="one per class, or none")
+    palette: tuple[str, ...] = Field((), description='one "#rrggbb" per class, or none')
+    ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
     normalization: Normalization = Normalization()
+    size: tuple[int, int] | None = Field(None, description="(height, width) that all images were resized to, if any")
     renamed_keys: ClassVar = {"normalisation": "normalization"}
-    size: tuple[int, int] | None = Field(None, description="(height, width) every image was brought to; None: as it is")
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:
         for key in ("class_names", "palette"):
             got = len(getattr(self, key))
             if got not in (0, self.num_classes):
-                raise ValueError(f"{key} has {got} entries, expected {self.num_classes}, one a class")
+                raise ValueError(f"{key} has {got} entries, expected {self.num_classes}, one per class")
         for key in ("mean", "std"):
             got = len(getattr(self.normalization, key))
             if got not in (1, self.image_channels):
@@ -76,11 +85,12 @@ class DatasetInfo(Config):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """One name per class, "class 0", "class 1" ... if `class_names` is empty."""
         return self.class_names or tuple(f"class {i}" for i in range(self.num_classes))
 
     @property
     def colors(self) -> tuple[str, ...]:
-        """One color a class, "#rrggbb"."""
+        """One color per class, "#rrggbb"."""
         if self.palette:
             return self.palette
         return tuple(DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i in range(self.num_classes))
@@ -90,9 +100,13 @@ class DatasetInfo(Config):
 class Example:
     """One image with the label maps of its raters.
 
-    image: "c h w" float32, normalized; raters: "k h w" int64, their label maps, k >= 1 and free to differ between
-    images; group: what must not be split between train and test (the patient); spacing: millimeters a pixel (h, w);
-    rater_names: who drew each map, where that is known.
+    Args:
+        image: "c h w" float32, normalized.
+        raters: "k h w" int64, one label map per rater; k >= 1 may differ between images.
+        id: name of the image, unique in its data set.
+        group: name of what must stay within one split, usually the patient.
+        spacing: millimeters per pixel, (row, column), if known.
+        rater_names: one per label map, if known.
     """
 
     image: Tensor
@@ -103,17 +117,17 @@ class Example:
     rater_names: tuple[str, ...] = ()
 
     def rated(self, ignore: int | None) -> Example:
-        """Without raters whose whole map is void: they say nothing. None may be left."""
+        """The example without raters whose map is void everywhere; possibly no rater is left."""
         if ignore is None:
             return self
-        said = (self.raters != ignore).flatten(1).any(1)
-        names = tuple(name for name, keep in zip(self.rater_names, said.tolist(), strict=False) if keep)
-        return replace(self, raters=self.raters[said], rater_names=names)
+        labeled = (self.raters != ignore).flatten(1).any(1)
+        names = tuple(name for name, keep in zip(self.rater_names, labeled.tolist(), strict=False) if keep)
+        return replace(self, raters=self.raters[labeled], rater_names=names)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A known conditional distribution over label maps: modes "m h w" int64, probabilities "m", names."""
+    """A known distribution over the label maps of one image: modes "m h w" int64, probabilities "m", names."""
 
     modes: Tensor
     probabilities: Tensor
@@ -124,8 +138,12 @@ class Truth:
 class Batch:
     """Examples of one size, stacked.
 
-    image: "b c h w"; raters: "b k h w", k the most raters of one image; mask: same shape, False = void;
-    rater_count: "b", how many of an image's label maps are its own (the rest is padding).
+    Args:
+        image: "b c h w" float32.
+        raters: "b k h w" int64, k the largest number of raters of an image; images with fewer are padded.
+        mask: same shape, False = void; None if nothing is void.
+        rater_count: "b", number of raters of each image.
+        ids: one per image.
     """
 
     image: Tensor
@@ -136,11 +154,11 @@ class Batch:
 
     @classmethod
     def collate(cls, examples: Sequence[Example], ignore: int | None = None) -> Batch:
-        """Stack examples; those with fewer raters than the fullest are padded with empty maps."""
+        """Stack examples of one size; label maps of value `ignore` become void."""
         sizes = {(tuple(e.image.shape[-2:]), tuple(e.raters.shape[-2:])) for e in examples}
         if len(sizes) != 1 or any(a != b for a, b in sizes):
             raise UserError(
-                f"a batch must share one size, image and labels alike; got (image, labels) {sorted(sizes)}; "
+                f"the images and label maps of a batch must share one size, got (image, labels) {sorted(sizes)}; "
                 "resize or crop them in the data set, or use batch_size=1"
             )
         rater_count = torch.tensor([len(e.raters) for e in examples])
@@ -284,6 +302,6 @@ class Samples:
 
 
 def central(length: int, side: int | None) -> slice:
-    """The middle `side` of `length` pixels; all of them if there are fewer, or for None."""
+    """The central `side` of `length` pixels; all of them if there are fewer, or if side is None."""
     side = length if side is None else min(length, side)
     return slice((length - side) // 2, (length - side) // 2 + side)

@@ -15,6 +15,7 @@ from PIL import Image
 from stochseg.errors import UserError
 from stochseg.models import MODELS, load, save
 from stochseg.models.registry import FAMILIES
+from stochseg.models.sampling import SamplingOptions
 from stochseg.types import DatasetInfo
 from tests.support.models import SMALLEST, few, fresh, images, labels, lively, phantoms
 
@@ -143,6 +144,22 @@ def test_progress_ends_at_its_total_and_latin_noise_is_known(name):
     model.sample(images(1), 3, noise="latin", progress=lambda *now: seen.append(now), **few(model))
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+
+ITERATIVE = [name for name in sorted(MODELS) if "evaluations" in MODELS[name].sampling_choices]
+
+
+@pytest.mark.parametrize("name", ITERATIVE)
+def test_the_sampling_loop_reads_nothing_from_the_device(name):
+    """On the meta device, which has no values to read."""
+    model = lively(name).to("meta")
+    options = {"sampler": "gibbs"} if name == "pixelseg" else {}  # others look at what they drew
+    defaults = SamplingOptions(n=3, **few(model), **options).or_default(model.default_sampling())
+    image = torch.empty(2, 1, 16, 16, device="meta")
+    with torch.no_grad():
+        out = model._draw(image, [(0, 1), (0, 2)], defaults, None)
+    assert out.labels.shape == (2, 3, 16, 16)
+    assert out.labels.is_meta
 
 
 def test_defaults_of_sampling_are_options_that_the_model_takes(name):

@@ -13,7 +13,7 @@ from stochseg.config import Config
 from stochseg.core import NOISES
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
-from stochseg.models.sampling import Drawing, Key, Progress, SamplingOptions, crop, draw_samples, embed
+from stochseg.models.sampling import Drawing, Key, Progress, SamplingOptions, cut_window, draw_samples, embed
 from stochseg.types import DatasetInfo, Samples
 
 
@@ -252,7 +252,7 @@ class StochasticSegmenter(nn.Module):
     def _draw(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions, progress: Progress | None) -> Samples:
         size = image.shape[2:]
         window = self.window(*size)
-        inner = crop(image, window)
+        inner = cut_window(image, window)
         samples = draw_samples(
             self.drawing(inner, keys, options),
             keys,

@@ -28,7 +28,7 @@ from stochseg.core import (
 )
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import pick_pairs
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions, chunks, crop
+from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions, chunks, cut_window
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.networks.sharing import shared_copy
 from stochseg.types import DatasetInfo
@@ -133,14 +133,14 @@ class CategoricalDiffusion(StochasticSegmenter):
         """
         config = self.config
         window = self.window(*image.shape[2:])
-        raters, mask = crop(raters, window), None if mask is None else crop(mask, window)
+        raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
         rows, rater, t = pick_pairs(keys, rater_count, config.draws, self.process.num_timesteps, config.t_power)
         rows, rater = rows.to(image.device), rater.to(image.device)
         x0 = raters[rows, rater]
         mask = None if mask is None else mask[rows, rater]
         noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)
         x_t = self.process.q_sample(x0, t, noise, mask)
-        return {"loss": self._terms(x0, x_t, t, mask, self.denoiser.encode(crop(image, window))[rows])}
+        return {"loss": self._terms(x0, x_t, t, mask, self.denoiser.encode(cut_window(image, window))[rows])}
 
     def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
@@ -209,7 +209,7 @@ class CategoricalDiffusion(StochasticSegmenter):
         components is not counted."""
         left: dict[int, float] = {}
         grid = make_grid("even", self.process.schedule, min(evaluations, self.process.num_timesteps))
-        windows = [crop(image.to(self.device), self.window(*image.shape[2:])) for image in images]
+        windows = [cut_window(image.to(self.device), self.window(*image.shape[2:])) for image in images]
         was_training = self.training
         self.eval()
         for size in {window.shape[2:] for window in windows}:

@@ -153,7 +153,7 @@ def _reporter(progress: Progress | None, done: int, total: int) -> Report:
     return report
 
 
-def crop(x: Tensor, window: Sequence[slice]) -> Tensor:
+def cut_window(x: Tensor, window: Sequence[slice]) -> Tensor:
     """The window of the spatial axes of "... *space", one slice per axis."""
     index: tuple[EllipsisType | slice, ...] = (..., *window)
     return x[index]
@@ -165,8 +165,8 @@ def embed(samples: Samples, window: Sequence[slice], size: Sequence[int]) -> Sam
         return samples
     b, n, classes = *samples.labels.shape[:2], samples.num_classes
     labels = samples.labels.new_zeros(b, n, *size)
-    crop(labels, window).copy_(samples.labels)
+    cut_window(labels, window).copy_(samples.labels)
     mean = samples.mean.new_zeros(b, classes, *size)
     mean[:, 0] = 1
-    crop(mean, window).copy_(samples.mean)
+    cut_window(mean, window).copy_(samples.mean)
     return Samples(labels, mean, samples.weights, samples.seed, samples.evaluations, samples.info)

@@ -67,7 +67,7 @@ class AnalogBits(GaussianDiffusion):
     ) -> tuple[Tensor, Tensor | None]:
         if previous is None or self.config.self_conditioning == 0:  # training never showed one
             previous = torch.zeros_like(x_t)
-        return self.net(torch.cat([x_t, previous], dim=1), t, condition), None
+        return self.net(torch.cat([x_t, previous], dim=1), t.to(x_t.device), condition), None
 
     def loss(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
@@ -85,7 +85,7 @@ class AnalogBits(GaussianDiffusion):
         if len(chosen):
             with torch.no_grad():
                 local = condition[batch.rows[chosen]]
-                x0, _ = self.predict(batch.x_t[chosen], batch.t[chosen], None, local)
+                x0, _ = self.predict(batch.x_t[chosen], batch.t[chosen.cpu()], None, local)
             # Older torch would reuse the 16-bit copies of the weights made here, which have no gradient.
             torch.clear_autocast_cache()
             previous[chosen] = x0.clamp(-1, 1)  # as in the sampler

@@ -100,7 +100,7 @@ class CIMD(GaussianDiffusion):
 
     def _heads(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         """eps_hat and v, "b c h w" each; v is 1/2 where the network returns 0, and may leave [0, 1]."""
-        eps, v = self.net(x_t, t, condition).chunk(2, dim=1)
+        eps, v = self.net(x_t, t.to(x_t.device), condition).chunk(2, dim=1)
         return eps, (v + 1) / 2
 
     def predict(
@@ -130,7 +130,7 @@ class CIMD(GaussianDiffusion):
         mean, _ = self.process.posterior(batch.x_t, x0, t, s)
         log_variance = self.process.log_variance(v, t, s)
         target, variance = self.process.posterior(batch.x_t, batch.x0, t, s)
-        last = (t == 1)[:, None, None, None]
+        last = (t == 1).to(mean.device)[:, None, None, None]
         log_target = variance.masked_fill(last, 1.0).log()
         divergence = normal_kl(target, log_target, mean, log_variance)
         likelihood = -torch.special.log_ndtr(batch.x0 * mean * (-0.5 * log_variance).exp())

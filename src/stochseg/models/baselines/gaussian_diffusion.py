@@ -51,8 +51,8 @@ class GaussianDiffusionConfig(SegmenterConfig):
 class Noised:
     """A training batch after the forward process, `draws` rows per image.
 
-    rows: "d", the image of each; x0, eps, x_t: "d c h w", x0 is 0 at void; t: "d"; mask: "d h w", False = void, or
-    None; noise: for further random choices.
+    rows: "d", the image of each; x0, eps, x_t: "d c h w", x0 is 0 at void; t: "d" on the CPU; mask: "d h w", False =
+    void, or None; noise: for further random choices.
     """
 
     rows: Tensor
@@ -100,7 +100,7 @@ class GaussianDiffusion(StochasticSegmenter):
     def predict(
         self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
     ) -> tuple[Tensor, Tensor | None]:
-        """x0 and, if the variance is learned, v: what `core.gaussian.GaussianDenoise` returns."""
+        """x0 and, if the variance is learned, v, as in `core.gaussian.GaussianDenoise`. t: "b" on the CPU."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ labels and codes
@@ -129,7 +129,7 @@ class GaussianDiffusion(StochasticSegmenter):
         """Draw raters, time steps and noise."""
         draws = self.config.draws
         pairs = pick_pairs(keys, rater_count, draws, self.process.num_timesteps)
-        rows, rater, t = (part.to(device) for part in pairs)
+        rows, rater, t = pairs[0].to(device), pairs[1].to(device), pairs[2]
         mask = None if mask is None else mask[rows, rater]
         x0 = self.encode_labels(raters[rows, rater])
         if mask is not None:
@@ -151,7 +151,7 @@ class GaussianDiffusion(StochasticSegmenter):
             local = condition[rows.image]
 
             def denoise(x_t: Tensor, t: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None]:
-                return self.predict(x_t, t.to(x_t.device), previous, local)
+                return self.predict(x_t, t, previous, local)
 
             x_T = standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
             x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
