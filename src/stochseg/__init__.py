@@ -1,76 +1,51 @@
 """stochseg: sample the plausible label maps of an image.
 
-model = stochseg.load("runs/demo")
-out = model.sample(image, n=16, seed=0)
-out.labels, out.mean, out.entropy, out.fused()
+>>> import numpy as np, stochseg
+>>> model = stochseg.load("lidc")
+>>> samples = model.sample(np.full((128, 128), 100, np.uint8), n=4, seed=0)
+>>> samples.labels.shape, samples.mean.shape, samples.entropy.shape, samples.fused().shape
+(torch.Size([1, 4, 128, 128]), torch.Size([1, 2, 128, 128]), torch.Size([1, 128, 128]), torch.Size([1, 128, 128]))
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stochseg._version import __version__
+from stochseg._version import __version__ as __version__
 from stochseg.notebook import VIEWS
 
 if TYPE_CHECKING:
-    from stochseg.analysis import hypotheses, measure, measurements
-    from stochseg.errors import UserError
-    from stochseg.models import MODELS, StochasticSegmenter, create, list_models, load, register, save
-    from stochseg.plotting import plot
-    from stochseg.types import DatasetInfo, Example, Samples
+    from stochseg.analysis import hypotheses as hypotheses
+    from stochseg.analysis import measure as measure
+    from stochseg.analysis import measurements as measurements
+    from stochseg.errors import UserError as UserError
+    from stochseg.models import MODELS as MODELS
+    from stochseg.models import SamplingOptions as SamplingOptions
+    from stochseg.models import StochasticSegmenter as StochasticSegmenter
+    from stochseg.models import create as create
+    from stochseg.models import list_models as list_models
+    from stochseg.models import load as load
+    from stochseg.models import register as register
+    from stochseg.models import save as save
+    from stochseg.plotting import plot as plot
+    from stochseg.types import DatasetInfo as DatasetInfo
+    from stochseg.types import Example as Example
+    from stochseg.types import Samples as Samples
 
-# Found on first use, so that `stochseg --help` does not wait for torch.
-_HOMES = {
-    "UserError": "stochseg.errors",
-    "DatasetInfo": "stochseg.types",
-    "Example": "stochseg.types",
-    "Samples": "stochseg.types",
-    "MODELS": "stochseg.models",
-    "StochasticSegmenter": "stochseg.models",
-    "create": "stochseg.models",
-    "hypotheses": "stochseg.analysis",
-    "measure": "stochseg.analysis",
-    "measurements": "stochseg.analysis",
-    "plot": "stochseg.plotting",
-    "list_models": "stochseg.models",
-    "load": "stochseg.models",
-    "register": "stochseg.models",
-    "save": "stochseg.models",
+# Imported on first use, so that `stochseg --help` does not wait for torch.
+_NAMES = {
+    "analysis": ("hypotheses", "measure", "measurements"),
+    "errors": ("UserError",),
+    "models": (
+        *("MODELS", "SamplingOptions", "StochasticSegmenter"),
+        *("create", "list_models", "load", "register", "save"),
+    ),
+    "plotting": ("plot",),
+    "types": ("DatasetInfo", "Example", "Samples"),
 }
-
-__all__ = [
-    "MODELS",
-    "DatasetInfo",
-    "Example",
-    "Samples",
-    "StochasticSegmenter",
-    "UserError",
-    "__version__",
-    "create",
-    "hypotheses",
-    "list_models",
-    "load",
-    "measure",
-    "measurements",
-    "plot",
-    "register",
-    "save",
-]
-
-_MODULES = {
-    "analysis",
-    "core",
-    "data",
-    "evaluation",
-    "experiments",
-    "inference",
-    "memory",
-    "metrics",
-    "models",
-    "networks",
-    "plotting",
-    "reports",
-    "training",
-}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_PACKAGES = {*_NAMES, "core", "data", "evaluation", "experiments", "inference", "memory", "metrics", "networks"}
+_PACKAGES |= {"reports", "training"}
+__all__ = ["__version__", *_HOMES]
 
 
 def _view(function: str) -> Any:
@@ -83,8 +58,8 @@ VIEWS.update(Samples=_view("samples_html"), Hypotheses=_view("hypotheses_html"))
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    if name in _MODULES:
+        return getattr(import_module(f"stochseg.{_HOMES[name]}"), name)
+    if name in _PACKAGES:
         return import_module(f"stochseg.{name}")
     raise AttributeError(f"module 'stochseg' has no attribute {name!r}")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, MutableMapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError, lookup
 
 V = TypeVar("V")
 
@@ -42,9 +42,7 @@ class Registry(MutableMapping[str, V]):
 
     def find(self, name: str) -> V:
         """Look up an entry; an unknown name is a `UserError` that lists the known ones."""
-        if name not in self:
-            raise unknown_name(self.kind, name, self)
-        return self[name]
+        return lookup(self.kind, self, name)
 
     def __getitem__(self, name: str) -> V:
         if name not in self._entries:
