@@ -119,7 +119,7 @@ def pages() -> bytes:
 
 
 def cut_strip() -> bytes:
-    """A TIFF whose only strip begins where the file ends, as when the directory came first."""
+    """A TIFF whose only strip starts at the end of the file, as if the directory came first."""
     content = tiff(np.zeros((9, 9, 5), np.uint8))
     with tifffile.TiffFile(io.BytesIO(content)) as file:
         place = file.pages.first.tags["StripOffsets"].valueoffset

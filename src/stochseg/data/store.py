@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record
 from stochseg.data.label_maps import check_labels
@@ -280,17 +279,10 @@ class Store:
         return len(self.index)
 
     def __getitem__(self, i: int) -> Example:
-        row = self.index[i]
-        image, labels = self.read(i)
-        spacing = tuple(float(v) for v in row["spacing"])
-        return Example(
-            image=self.info.normalization(torch.from_numpy(image).permute(2, 0, 1)),
-            raters=torch.from_numpy(labels.astype(np.int64)),
-            id=row["id"].decode(),
-            group=row["group"].decode(),
-            spacing=None if np.isnan(spacing[0]) else (spacing[0], spacing[1]),
-            rater_names=tuple(json.loads(row["raters"])),
-        )
+        row, (height, width) = self.index[i], self.index[i]["spacing"].tolist()
+        spacing = None if np.isnan(height) else (height, width)
+        id, group, names = row["id"].decode(), row["group"].decode(), tuple(json.loads(row["raters"]))
+        return Record(id, group, self.split, *self.read(i), names, spacing).example(self.info)
 
     def read(self, i: int) -> tuple[Pixels, Pixels]:
         """Read the raw image "h w c" and the label maps "k h w" of an example, or their center."""

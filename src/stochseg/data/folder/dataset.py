@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 import yaml
 
 from stochseg.data.folder.config import DESCRIPTION, FolderConfig
@@ -92,15 +91,7 @@ class Folder:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Example:
-        record = self._source.record(self.ids[index], self.split)
-        return Example(
-            image=self.info.normalization(torch.from_numpy(record.image.astype(np.float32)).permute(2, 0, 1)),
-            raters=torch.from_numpy(record.raters.astype(np.int64)),
-            id=record.id,
-            group=record.group,
-            spacing=record.spacing,
-            rater_names=record.rater_names,
-        )
+        return self._source.record(self.ids[index], self.split).example(self.info)
 
 
 @register_importer("folder")

@@ -148,7 +148,7 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         source=source.resolve().name,
         license="Cityscapes license: non-commercial, after registration",
         citation="Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016",
-        note=f"official train and val; test is left out, its public labels are dummies{reduced}",
+        note=f"official train and val; test is skipped because its public labels are dummies{reduced}",
     )
     return Plan(info, provenance, [Item(f.id, f.city, f.split, f.read) for f in frames], max_raters=1)
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeVar
 
+import numpy as np
+import torch
+
 from stochseg.config import Config
 from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import files_below
 from stochseg.errors import UserError
 from stochseg.plugins import Registry
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Example
 
 
 class Provenance(Config):
@@ -39,6 +42,12 @@ class Record:
     raters: Pixels
     rater_names: tuple[str, ...] = ()
     spacing: tuple[float, float] | None = None
+
+    def example(self, info: DatasetInfo) -> Example:
+        """Convert to tensors, with the image normalized."""
+        image = info.normalization(torch.from_numpy(self.image.astype(np.float32)).permute(2, 0, 1))
+        raters = torch.from_numpy(self.raters.astype(np.int64))
+        return Example(image, raters, self.id, self.group, self.spacing, self.rater_names)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
 
     Args:
         content: The bytes of the file.
-        where: The name of the file: its suffix tells NIfTI, and errors begin with it.
+        where: The name of the file, which starts error messages; NIfTI is recognized by its suffix.
         palette: How to read palette images: as "colors" or "indices".
 
     Raises:
@@ -45,7 +45,7 @@ def _decode(content: bytes, where: str, palette: Palette) -> Picture:
 
 
 def _compact(values: Pixels, where: str) -> Pixels:
-    """Native byte order and at most 32 bits: what torch and the packed store support."""
+    """Convert to native byte order and at most 32 bits, as torch and the packed store need them."""
     if values.dtype == bool:
         return values.astype(np.uint8)
     if values.dtype.kind not in "uif":
