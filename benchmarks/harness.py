@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stochseg.evaluation import Evaluation
-from stochseg.evaluation.evaluator import write_csv as write_rows
 from stochseg.experiments.bench import commit, cores, cpu_model, hardware, median_seconds
+from stochseg.files import write_csv as write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

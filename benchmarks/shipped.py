@@ -14,9 +14,9 @@ from pathlib import Path
 from harness import scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
-from stochseg.evaluation.evaluator import LIKELY
 from stochseg.memory import keep_freed_memory
 from stochseg.metrics import CalibrationBins, foreground_bins
+from stochseg.metrics.calibration import LIKELY
 from stochseg.models import load
 from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, Samples
@@ -46,7 +46,7 @@ def main() -> None:
                 options=SamplingOptions(n=16, noise=noise, seed=seed),
                 limit=arguments.limit,
                 keep=0,
-                each=collect,
+                on_image=collect,
             )
             about = {key: result.settings[key] for key in ("images", "sampler", "grid", "evaluations", "noise", "seed")}
             rows.append({"model": arguments.model, **about, **scores_of(result)})

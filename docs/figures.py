@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms, open_dataset
-from stochseg.evaluation.evaluator import evaluate
+from stochseg.evaluation import evaluate
 from stochseg.models import load
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import forward_process, mode_frequencies, qualitative, write_figure

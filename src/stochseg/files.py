@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def write_text(file: Path, text: str) -> Path:
     with replaced_file(file) as scratch:
         # A path that is no UTF-8 may be quoted in it.
         scratch.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return file
+
+
+def write_csv(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    """Write rows as CSV, all or nothing; the columns are the keys of all rows, in the order they first appear."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with replaced_file(file) as scratch, scratch.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
     return file
 
 

@@ -351,7 +351,7 @@ def test_bench_refuses_what_a_model_cannot_do_before_it_measures(run, trained, f
         ((trained, "--grid", "odd"), "unknown grid 'odd'"),
         ((trained, "--engine", "steam"), "unknown engine 'steam'"),
         ((trained, "--noise", "pink"), "unknown noise 'pink'"),
-        ((trained, "--data", three), "has 2 classes and 1 image channel(s), the data 3 and 1"),
+        ((trained, "--data", three), "has 2 classes and 1 image channel(s), the data have 3 and 1"),
         (("lidc-9m", "--data", folder_root), "expected a trained model to score, got fresh weights alone"),
         ((trained, "--out", tmp_path / "bench.png"), "--out: expected a file that ends in .csv"),
         ((trained, "--out", tmp_path / "folder.csv"), "folder.csv is a folder"),

@@ -245,7 +245,8 @@ def evaluate(
 
     from stochseg import evaluation, plotting
     from stochseg.devices import pick_device
-    from stochseg.evaluation.evaluator import check_fits, write_csv
+    from stochseg.evaluation import check_compatible
+    from stochseg.files import write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
@@ -255,7 +256,7 @@ def evaluate(
     points = numbers("--curve", curve)
     config, chosen = open_run(run, data, split)
     network = with_engine(load(run, device=pick_device(device)), engine)
-    check_fits(network, chosen)
+    check_compatible(network, chosen)
     options = SamplingOptions(n=samples, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     for count in (evaluations, *points):
         network.check_options(options.model_copy(update={"evaluations": count}))

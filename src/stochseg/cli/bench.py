@@ -44,9 +44,10 @@ def bench(
 
     from stochseg.data import open_path
     from stochseg.devices import pick_device
-    from stochseg.evaluation.evaluator import check_fits, write_csv
+    from stochseg.evaluation import check_compatible
     from stochseg.experiments.bench import Case, cost, origin, quality
     from stochseg.experiments.recipes import RECIPES, fresh_model
+    from stochseg.files import write_csv
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.io import is_model
@@ -70,7 +71,7 @@ def bench(
         fresh = (name in RECIPES or is_registered(name)) and not is_model(Path(name))
         network = fresh_model(name).to(chosen) if fresh else load(name, device=chosen)
         if examples is not None and not fresh:
-            check_fits(network, examples)
+            check_compatible(network, examples)
         for each in words(engine) or ["eager"]:
             wrapped = with_engine(network, each)
             for way, nodes, count in product(

@@ -1,4 +1,4 @@
-"""One map out of several samples: mIoU of a data set against the number of samples and the rule that fuses them."""
+"""mIoU of one map fused from several samples, by the number of samples and the rule that fuses them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from stochseg.data import SegmentationData, spread
-from stochseg.evaluation.evaluator import for_model
+from stochseg.evaluation.compatibility import match_normalization
 from stochseg.metrics import confusion_matrix, miou
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -25,20 +25,31 @@ def fusion_miou(
     limit: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[tuple[int, Fusion], float]:
-    """mIoU of the fused map by (number of samples, rule), from the confusion matrix of the whole data set, at the
-    resolution of the data; `counts` take the place of `options.n`."""
+    """Compute the mIoU of fused maps from the confusion matrix of the whole data set.
+
+    Args:
+        model: the model.
+        data: images with raters.
+        counts: numbers of samples per image, in place of `options.n`.
+        options: of sampling.
+        limit: maximum number of images, evenly spaced; default: all.
+        progress: called with (images done, images in total).
+
+    Returns:
+        mIoU by (number of samples, rule): the mean of the probabilities or the majority vote.
+    """
     rules: tuple[Fusion, ...] = get_args(Fusion)
-    shape = (data.info.num_classes, data.info.num_classes)
-    confusion = {(n, rule): torch.zeros(shape, dtype=torch.int64) for n in counts for rule in rules}
+    classes, ignore = data.info.num_classes, data.info.ignore
+    confusion = {(n, rule): torch.zeros(classes, classes, dtype=torch.int64) for n in counts for rule in rules}
     chosen = spread(len(data), len(data) if limit is None else limit)
-    for done, i in enumerate(chosen):
+    for done, i in enumerate(chosen, start=1):
         example = data[i]
-        image = for_model(example.image, data.info, model.info)[None]
-        for n in counts:  # each drawn anew, since a mean is over all that are drawn
+        image = match_normalization(example.image, data.info, model.info)[None]
+        for n in counts:  # separate draws, because the mean is over all samples of a draw
             out = model.sample(image, **{**options.model_dump(), "n": n}).to("cpu")
             for rule in rules:
                 fused = out.fused(rule)[0].expand_as(example.raters)
-                confusion[n, rule] += confusion_matrix(fused, example.raters, data.info.num_classes, data.info.ignore)
+                confusion[n, rule] += confusion_matrix(fused, example.raters, classes, ignore)
         if progress is not None:
-            progress(done + 1, len(chosen))
+            progress(done, len(chosen))
     return {key: miou(counted).item() for key, counted in confusion.items()}

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from stochseg._version import __version__
 from stochseg.data import SegmentationData
-from stochseg.evaluation.evaluator import evaluate
+from stochseg.evaluation import evaluate
 from stochseg.inference import with_engine
 from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter

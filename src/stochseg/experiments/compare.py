@@ -17,9 +17,9 @@ from stochseg._version import __version__
 from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
-from stochseg.evaluation.evaluator import evaluate, write_csv
+from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
-from stochseg.files import write_text
+from stochseg.files import write_csv, write_text
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from stochseg.core import CategoricalProcess
 from stochseg.data import Phantoms
-from stochseg.evaluation.evaluator import Evaluation, evaluate, table, write_results
+from stochseg.evaluation import Evaluation, evaluate, table, write_results
 from stochseg.experiments.recipes import recipe
 from stochseg.models import load
 from stochseg.models.diffusion import CategoricalDiffusion

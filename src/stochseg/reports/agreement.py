@@ -18,7 +18,7 @@ from stochseg.types import Batch, Samples
 
 @dataclass
 class Agreement:
-    """Statistics of samples and raters, one entry per image; pass it to `evaluate` as `each`.
+    """Statistics of samples and raters, one entry per image; pass it to `evaluate` as `on_image`.
 
     bins: calibration of foreground labels; indices: number of the image in the data; sample_distance: mean 1 − IoU of
     two different samples; rater_distance: the same of raters, nan for a single rater; entropy: summed over the image,

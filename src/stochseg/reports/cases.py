@@ -10,7 +10,7 @@ import torch
 
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData
-from stochseg.evaluation.evaluator import Evaluation, for_model
+from stochseg.evaluation import Evaluation, match_normalization
 from stochseg.metrics import without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -56,7 +56,7 @@ def draw_case(
 ) -> ImageReport:
     """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
     example = data[index].rated(data.info.ignore)
-    image = for_model(example.image, data.info, model.info)[None]
+    image = match_normalization(example.image, data.info, model.info)[None]
     samples = model.sample(image, **options.model_dump()).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(samples.labels, batch.raters, batch.mask)

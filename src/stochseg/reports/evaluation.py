@@ -9,7 +9,7 @@ import numpy as np
 
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData, spread
-from stochseg.evaluation.evaluator import Evaluation, evaluate, evaluations_curve
+from stochseg.evaluation import Evaluation, evaluate, evaluations_curve
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports.agreement import Agreement
@@ -85,7 +85,7 @@ def report_run(
         data,
         options=options,
         limit=limit,
-        each=agreement,
+        on_image=agreement,
         progress=lambda done, total: tell("sampling", done, total),
     )
     picked, cases = pick_cases(result), []

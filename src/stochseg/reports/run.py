@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from stochseg._version import __version__
 from stochseg.errors import UserError
-from stochseg.evaluation.evaluator import Evaluation, ModeTable
+from stochseg.evaluation import Evaluation, ModeTable
 from stochseg.metrics.table import format_metric, metric_info, sort_metrics
 from stochseg.models.io import read_json
 from stochseg.plotting import curves, plot, qualitative
