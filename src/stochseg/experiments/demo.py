@@ -13,7 +13,7 @@ from stochseg.data import Phantoms
 from stochseg.evaluation import Evaluation, evaluate, table, write_results
 from stochseg.experiments.recipes import recipe
 from stochseg.models import load
-from stochseg.models.diffusion import CategoricalDiffusion
+from stochseg.models.categorical_diffusion import CategoricalDiffusion
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import forward_process, qualitative, write_figure
 from stochseg.plotting.output import embed_picture

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
+from stochseg.models.categorical_diffusion import CategoricalDiffusion, CategoricalDiffusionConfig
 from stochseg.models.registry import register
 from stochseg.networks import ConcatUNet, EncoderConfig, UNetConfig, load_pretrained_encoder, make_encoder
 from stochseg.types import DatasetInfo
 
 
-class CCDMConfig(DiffusionConfig, UNetConfig, EncoderConfig):
+class CCDMConfig(CategoricalDiffusionConfig, UNetConfig, EncoderConfig):
     """Shape of the U-Net, the diffusion and image features. Defaults: the paper's LIDC 9M model, all T steps."""
 
 

@@ -26,13 +26,13 @@ from torch import Tensor
 from stochseg.core import mixture_terms
 from stochseg.errors import UserError
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.diffusion import CategoricalDiffusion, DiffusionConfig
+from stochseg.models.categorical_diffusion import CategoricalDiffusion, CategoricalDiffusionConfig
 from stochseg.models.registry import register
 from stochseg.networks import Condition, TwoTower, TwoTowerConfig
 from stochseg.types import DatasetInfo, central
 
 
-class CCDMFastConfig(DiffusionConfig, TwoTowerConfig):
+class CCDMFastConfig(CategoricalDiffusionConfig, TwoTowerConfig):
     """Shape of both towers, the diffusion, and the part of the image in which labels vary."""
 
     objective: Literal["kl", "cross-entropy"] = "cross-entropy"

@@ -1,73 +1,37 @@
-"""Categorical diffusion over any denoiser: CCDM Alg. 1 (training) and Alg. 2 (sampling)."""
+"""Diffusion models of any kind: their common options, and the defaults of sampling."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from stochseg.core import (
-    GRIDS,
-    OBJECTIVES,
-    SAMPLERS,
-    SCHEDULES,
-    CategoricalProcess,
-    Denoise,
-    Grid,
-    Noise,
-    Profile,
-    Sampler,
-    SeededNoise,
-    ancestral,
-    draw_categorical,
-    make_grid,
-)
+from stochseg.core import GRIDS, Grid, Profile, Schedule, make_grid
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import pick_pairs
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions, chunks, cut_window
-from stochseg.networks import Condition, Denoiser, Tiled
-from stochseg.networks.sharing import shared_copy
-from stochseg.types import DatasetInfo
+from stochseg.models.sampling import SamplingOptions
 
 
 class DiffusionConfig(SegmenterConfig):
-    """The diffusion, its training, and the defaults of sampling."""
+    """The noise schedule, the draws of training, and the defaults of sampling."""
 
     schedule: Literal["cosine", "linear"] = "cosine"
     num_timesteps: int = Field(250, ge=1, description="T")
-    objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     draws: int = Field(1, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
-    t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
     sampler: str = Field("ancestral", description="sampling algorithm")
     grid: str = Field("even", description="time steps at which the network is evaluated")
-    profile: tuple[tuple[int, float], ...] = Field(
-        (), description="(t, entropy left at t), measured on validation data for the grid `entropy`"
-    )
     evaluations: int | None = Field(
         None, ge=1, description="entries of the time grid, so network evaluations per sample; None is all T"
     )
     noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
-    share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
     renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
 
 
-class CategoricalDiffusion(StochasticSegmenter):
-    """Base class of the diffusion models: a subclass provides the denoiser and, if labels do not vary everywhere, the
-    window in which they do."""
+class Diffusion(StochasticSegmenter):
+    """Base class of models that walk down a time grid: a subclass adds its samplers to `sampling_choices`."""
 
     config_type: ClassVar[type[DiffusionConfig]] = DiffusionConfig
-    sampling_choices: ClassVar = {"evaluations": (), "sampler": SAMPLERS, "grid": GRIDS}
+    sampling_choices: ClassVar = {"evaluations": (), "grid": GRIDS}
     config: DiffusionConfig
-    denoiser: Denoiser
-
-    def __init__(self, info: DatasetInfo, config: DiffusionConfig):
-        super().__init__(info, config)
-        self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
-        self.check_options(self.default_sampling())
 
     def default_sampling(self) -> SamplingOptions:
         config = self.config
@@ -82,150 +46,7 @@ class CategoricalDiffusion(StochasticSegmenter):
     def max_evaluations(self) -> int:
         return self.config.num_timesteps
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
-        """Draw noise for the whole image and join the windows at every step, so that samples have no seams."""
-        model = shared_copy(self)
-        model.denoiser = Tiled(model.denoiser, tile, overlap)
-        model.accelerated_modules = tuple(
-            name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules
-        )
-        return model
-
-    def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:
-        """The sampler and its time grid, for options without None."""
-        assert options.sampler is not None and options.grid is not None  # noqa: PT018
-        grid = make_grid(options.grid, self.process.schedule, options.evaluations, self.config.profile)
-        return SAMPLERS[options.sampler], grid
-
-    def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
-        """Constants of the default sampler."""
-        sampler, grid = self._plan(self.default_sampling())
-        top, left = self.window(height, width)
-        return {
-            "loop": "x_T is uniform over the labels. For each t of the grid, with s the next entry (0 after the last): "
-            "the modules give logits of x0 from x_t and t (if there are several components, those of one component "
-            "drawn by its probability); log_p0 is their log-softmax over labels; x_s is drawn by the rule. The labels "
-            "are the arg-max of the last log_p0; outside the window they are 0. share_first: the first evaluation, "
-            "which sees only noise, may be made once for all samples of an image. noise: latin means that the n "
-            "samples of an image stratify [0, 1) in every uniform number that they draw, while each sample alone is "
-            "distributed as with independent ones.",
-            "rule": inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler)),
-            "denoiser": inspect.getdoc(type(self.denoiser)),
-            "num_classes": self.num_classes,
-            "num_timesteps": self.process.num_timesteps,
-            "alpha_bar": self.process.schedule.alpha_bar.tolist(),
-            "sampler": self.config.sampler,
-            "grid": list(grid),
-            "share_first": self.config.share_first,
-            "noise": self.config.noise,
-            "window": {"top": top.start, "left": left.start, "bottom": top.stop, "right": left.stop},
-        }
-
-    # ------------------------------------------------------------------ training
-
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
-        """CCDM Alg. 1 for `draws` pairs of a rater and a time step per image.
-
-        Note: the paper sums over pixels; here the sum is divided by their number (and the bound multiplied by T), both
-        constants, so that the loss is in nats per pixel at any size.
-        """
-        config = self.config
-        window = self.window(*image.shape[2:])
-        raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
-        rows, rater, t = pick_pairs(keys, rater_count, config.draws, self.process.num_timesteps, config.t_power)
-        rows, rater = rows.to(image.device), rater.to(image.device)
-        x0 = raters[rows, rater]
-        mask = None if mask is None else mask[rows, rater]
-        noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)
-        x_t = self.process.q_sample(x0, t, noise, mask)
-        return {"loss": self._terms(x0, x_t, t, mask, self.denoiser.encode(cut_window(image, window))[rows])}
-
-    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None, condition: Condition) -> Tensor:
-        """The loss of noised maps "d *space". t: "d" on the CPU."""
-        log_p0 = torch.log_softmax(self.denoiser(x_t, t.to(x_t.device), condition).float(), 1)
-        terms = OBJECTIVES[self.config.objective](self.process, log_p0, x0, x_t, t, mask)
-        if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weights all t alike
-            drawn = (torch.stack([t, t - 1]).double() / self.process.num_timesteps) ** self.config.t_power
-            probability = self.process.num_timesteps * (drawn[0] - drawn[1])
-            terms = terms / probability.to(terms).view(-1, *[1] * (terms.ndim - 1))
-        return terms.mean()
-
-    # ------------------------------------------------------------------ sampling
-
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
-        """CCDM Alg. 2: encode each image once, denoise its samples in chunks."""
-        sampler, grid = self._plan(options)
-        size = image.shape[2:]
-        condition = self.denoiser.encode(image)
-        first = self._first_evaluation(condition, grid, keys, size) if self.config.share_first else None
-
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            x_T = self.process.prior((len(rows.image), *size), noise)
-            denoise = self._denoise(condition, rows.image, noise, first)
-            out = sampler(denoise, x_T, grid, self.process, noise, lambda i, *_: report(i))
-            return Drawn(out.log_p0.exp(), out.labels, out.evaluations)
-
-        return Drawing(draw, len(grid))
-
-    def _first_evaluation(
-        self, condition: Condition, grid: Grid, keys: Sequence[Key], size: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """The network's proposal for pure noise, once per image."""
-        x_T = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
-        return self.denoiser.propose(x_T, torch.full((len(x_T),), grid[0], device=x_T.device), condition)
-
-    def _denoise(
-        self, condition: Condition, rows: Tensor, noise: Noise, first: tuple[Tensor, Tensor] | None
-    ) -> Denoise:
-        """The network for these rows of the condition, as samplers call it.
-
-        Where it proposes a mixture, one component is drawn and its p0 returned, which is a draw from the mixture.
-        """
-        local = condition[rows]
-
-        def denoise(x_t: Tensor, t: Tensor) -> Tensor:
-            if first is not None and int(t[0]) == self.process.num_timesteps:
-                log_weight, logits = (part[rows] for part in first)
-            else:
-                log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), local)
-            component = torch.zeros(len(x_t), dtype=torch.int64, device=x_t.device)
-            if log_weight.shape[1] > 1:
-                u = noise.uniform((len(x_t), 1)).to(x_t.device)
-                component = draw_categorical(log_weight[:, :, None], u)[:, 0]
-            return logits[torch.arange(len(x_t), device=x_t.device), component].float()
-
-        return denoise
-
-    def calibrate_sampling(self, images: Sequence[Tensor]) -> None:
-        """Measure the entropy profile, so that the grid `entropy` fits the model."""
-        self.config = self.config.model_copy(update={"profile": self.entropy_profile(images)})
-
-    @torch.no_grad()
-    def entropy_profile(self, images: Sequence[Tensor], *, samples: int = 4, evaluations: int = 50) -> Profile:
-        """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images
-        "1 c *space". With a head of several components p0 is that of the drawn component; the uncertainty between
-        components is not counted."""
-        left: dict[int, float] = {}
-        grid = make_grid("even", self.process.schedule, min(evaluations, self.process.num_timesteps))
-        windows = [cut_window(image.to(self.device), self.window(*image.shape[2:])) for image in images]
-        was_training = self.training
-        self.eval()
-        for size in {window.shape[2:] for window in windows}:
-            alike = [number for number, window in enumerate(windows) if window.shape[2:] == size]
-            for part in chunks(len(alike), size, max(1, self.config.chunk // samples)):
-                here = alike[part]
-
-                def record(
-                    i: int, t: int, x_t: Tensor, log_p0: Tensor, weight: float = len(here) / len(images)
-                ) -> None:
-                    left[t] = left.get(t, 0.0) - weight * (log_p0.exp() * log_p0).nansum(1).mean().item()
-
-                noise = SeededNoise([(number, i) for number in here for i in range(samples)], self.device)
-                rows = torch.arange(len(here), device=self.device).repeat_interleave(samples)
-                condition = self.denoiser.encode(torch.cat([windows[number] for number in here]))
-                x_T = self.process.prior((len(rows), *size), noise)
-                ancestral(self._denoise(condition, rows, noise, None), x_T, grid, self.process, noise, record)
-        self.train(was_training)
-        return tuple((t, round(value, 6)) for t, value in left.items())
+    def time_grid(self, schedule: Schedule, options: SamplingOptions, profile: Profile = ()) -> Grid:
+        """The time steps at which to evaluate the network, for options without None."""
+        assert options.grid is not None
+        return make_grid(options.grid, schedule, options.evaluations, profile)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -17,34 +17,25 @@ from torch import Tensor
 
 from stochseg.core import (
     GAUSSIAN_STEPS,
-    GRIDS,
     SCHEDULES,
     GaussianProcess,
     Noise,
     SeededNoise,
     gaussian_step,
     gaussian_walk,
-    make_grid,
     standard_normal,
 )
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import pick_pairs
 from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo
 
 
-class GaussianDiffusionConfig(SegmenterConfig):
+class GaussianDiffusionConfig(DiffusionConfig):
     """The diffusion and the defaults of sampling."""
 
-    schedule: Literal["cosine", "linear"] = "cosine"
-    num_timesteps: int = Field(250, ge=1, description="T")
-    draws: int = Field(1, ge=1, description="(rater, t) pairs per training image")
     sampler: str = Field("ddpm", description="ddpm or ddim")
-    grid: str = "even"
-    evaluations: int | None = Field(None, ge=1, description="network evaluations per sample; None is all T")
-    noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
-    renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,11 @@ class Noised:
         return terms.mean() if self.mask is None else terms.masked_fill(~self.mask[:, None], 0.0).mean()
 
 
-class GaussianDiffusion(StochasticSegmenter):
+class GaussianDiffusion(Diffusion):
     """Base class: a subclass provides the codes, the network, the loss and the prediction of x0."""
 
     config_type: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
-    sampling_choices: ClassVar = {"evaluations": (), "sampler": GAUSSIAN_STEPS, "grid": GRIDS}
+    sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": GAUSSIAN_STEPS}
     config: GaussianDiffusionConfig
     net: ContinuousUNet
     codes: Tensor
@@ -83,19 +74,6 @@ class GaussianDiffusion(StochasticSegmenter):
         self.process = GaussianProcess(SCHEDULES[config.schedule](config.num_timesteps))
         self.register_buffer("codes", codes.float(), persistent=False)
         self.check_options(self.default_sampling())
-
-    def default_sampling(self) -> SamplingOptions:
-        config = self.config
-        return SamplingOptions(
-            evaluations=config.evaluations or config.num_timesteps,
-            sampler=config.sampler,
-            grid=config.grid,
-            noise=config.noise,
-        )
-
-    @property
-    def max_evaluations(self) -> int:
-        return self.config.num_timesteps
 
     def predict(
         self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
@@ -142,9 +120,8 @@ class GaussianDiffusion(StochasticSegmenter):
 
     def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
         """Walk from pure noise to a code map per sample; the image is prepared once."""
-        assert options.sampler is not None and options.grid is not None  # noqa: PT018
-        step = gaussian_step(options.sampler)
-        grid = make_grid(options.grid, self.process.schedule, options.evaluations)
+        assert options.sampler is not None
+        step, grid = gaussian_step(options.sampler), self.time_grid(self.process.schedule, options)
         condition = self.net.encode(image)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
