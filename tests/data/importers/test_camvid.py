@@ -14,7 +14,7 @@ from stochseg.data.importers.plans import plan_import
 from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 
-REAL = Path(__file__).resolve().parents[2].parent / "shared/data/camvid-240x180-trainval.zip"
+REAL = Path(__file__).resolve().parents[3].parent / "shared/data/camvid-240x180-trainval.zip"
 FRAMES = {"train": ("0001TP_006690", "0016E5_00390"), "val": ("0016E5_07959",), "test": ("Seq05VD_f00000",)}
 
 

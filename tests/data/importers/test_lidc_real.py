@@ -13,7 +13,7 @@ import stochseg
 from stochseg.data import plan_import
 from stochseg.metrics import ged, hm_iou
 
-ZIP = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lidc-slices-trainval.zip"
+ZIP = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "lidc-slices-trainval.zip"
 pytestmark = pytest.mark.skipif(not ZIP.exists(), reason="the LIDC slices are not on this machine")
 
 
