@@ -1,5 +1,5 @@
-"""Write docs/zoo.md: a card a model from its module's docstring, what the registry says of it, and the scores of
-`stochseg compare` where they are in results/.
+"""Write docs/zoo.md: one card per model, from the docstring of its module and the registry, and the scores of
+`stochseg compare` that are in benchmarks/results/.
 
 python benchmarks/zoo.py
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from stochseg.errors import UserError
 from stochseg.experiments.compare import COLUMNS, markdown_table
 from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
@@ -41,118 +40,115 @@ TRAINING = (
 LIDC = """\
 ## Measured: LIDC
 
-Every method had ten minutes of one CPU core with the same optimizer and saw the central 64×64 of the slices
-(`data.options.center=64`); scored on 100 val slices, 16 samples each, from at most 10 denoising steps. So little time
-favours what learns fast: this ranks methods by what they reach in it, not by what they are at the end of a long
-training; all began with random weights. [benchmarks/compare.py](../benchmarks/compare.py) has all terms; `stochseg
-compare` takes any others.
+Every method was trained from random weights for ten minutes on one CPU core with the same optimizer, on the central
+64×64 pixels of the slices (`data.options.center=64`). Scores are of 100 validation slices, 16 samples each, with at
+most 10 denoising steps. Such a short budget favors methods that learn fast: the table ranks methods by what they reach
+within it, not after a long training. [benchmarks/compare.py](../benchmarks/compare.py) contains all settings; `stochseg
+compare` takes others.
 """
 CAMVID = """\
 ## Measured: CamVid
 
 mIoU in % of the fused map of 1, 5 and 10 samples, fused by the mean of their probabilities or by majority vote, on the
-{images} val images at {height}×{width}. Every network trained for {minutes} minutes ({hardware}); the frozen encoder's
-own parameters are not counted, and it alone was pretrained. Made by [benchmarks/camvid.py](../benchmarks/camvid.py).
+{images} validation images at {height}×{width}. Every network was trained for {minutes} minutes ({hardware}). Only the
+frozen encoder was pretrained; its parameters are not counted. Written by
+[benchmarks/camvid.py](../benchmarks/camvid.py).
 """
 
-PRINTED = re.compile(r"\n*^Parameters in print: (.+)\.$", re.MULTILINE)
+PUBLISHED = re.compile(r"\n*^Published parameters: (.+)\.$", re.MULTILINE)
 MEMBER = r"^ +({prefix}:\S+) +(\d\S*)$"
-"""A model of a family, with its parameters in print, as the family's docstring lists them."""
+"""A model of a family and its published number of parameters, as listed in the family's docstring."""
 
 INTRODUCTION = """\
-# The zoo
+# The models
 
-<!-- Written by benchmarks/zoo.py from the docstrings and the registry; edit those. -->
+<!-- Written by benchmarks/zoo.py from docstrings and the registry; edit those. -->
 
-All models have one interface: `stochseg.create(name, num_classes, image_channels)`, `stochseg train name --data …`,
-`model.sample(image, n)`. They share data, trainer and metrics, so that methods can be compared and not their scripts,
-and one test suite holds them to the same promises. Trained by its name a model has the settings at the end of its
-card: its authors', and the trainer's own where none of theirs is known.
+All models have one interface: `stochseg.create(name, num_classes, image_channels)`, `stochseg train name --data …` and
+`model.sample(image, n)`, for any number of classes. They share data, training and metrics, so that a comparison is one
+of methods and not of scripts, and one test suite checks the same properties of all. `stochseg train name` uses the
+settings at the end of the model's card: those of its authors as far as they are known, and the defaults of the trainer
+otherwise.
 
-Parameters are those of the defaults, the LIDC sizes, with two classes and one image channel; beside them the count that
-is in print, in the CCDM paper's tables, if there is one. Passes are the calls of the network that a sample makes by
-default, at the most; what runs once an image is not among them.
+Parameters are counted with the default options (the LIDC sizes), two classes and one image channel; "published" is the
+count in the tables of the CCDM paper, if there is one. Evaluations are those of the network per sample, by default and
+at most; parts that run once per image are not counted.
 """
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the docstring of a model's module says."""
+    """Content of the docstring of a model's module."""
 
     name: str
     title: str
     body: str
-    printed: dict[str, str]
-    """Parameters in print by model; for a family all its models that are in print."""
+    published: dict[str, str]
+    """Published number of parameters by model; for a family, of all its models that have one."""
 
     @property
     def names(self) -> list[str]:
-        """The model, or the models of the family that are in print."""
-        return list(self.printed) if self.name in FAMILIES else [self.name]
+        """The model, or the published models of the family."""
+        return list(self.published) if self.name in FAMILIES else [self.name]
 
     @property
     def paper(self) -> str:
-        """The last brackets of the title with a year in them."""
+        """The last parentheses of the title that contain a year."""
         found = re.findall(r"\(([^()]*\b\d{4})\)", self.title)
         return found[-1] if found else "–"
 
 
 def cards() -> list[Card]:
-    """One a model, in the order of their names, then one a family."""
+    """One card per model, sorted by name, then one per family."""
     return [card(name, MODELS[name]) for name in sorted(MODELS)] + [card(name, FAMILIES[name]) for name in FAMILIES]
 
 
 def card(name: str, subject: object) -> Card:
-    """subject: the model's class, or the function that makes a family's classes."""
+    """The card of a model's class, or of the function that makes a family's classes."""
     module = inspect.getmodule(inspect.unwrap(subject) if inspect.isroutine(subject) else subject)
     title, _, body = inspect.getdoc(module).partition("\n\n")
-    printed = {found[1]: found[2] for found in re.finditer(MEMBER.format(prefix=name), body, re.MULTILINE)}
-    if found := PRINTED.search(body):
-        printed[name] = found[1]
-    return Card(name, " ".join(title.split()).removesuffix("."), PRINTED.sub("", body), printed)
+    published = {found[1]: found[2] for found in re.finditer(MEMBER.format(prefix=name), body, re.MULTILINE)}
+    if found := PUBLISHED.search(body):
+        published[name] = found[1]
+    return Card(name, " ".join(title.split()).removesuffix("."), PUBLISHED.sub("", body), published)
 
 
-def passes(model: StochasticSegmenter) -> int:
-    """Network evaluations per sample by default, at most."""
-    extra = 1 if model.name == "pixelseg" else 0  # the step to the full resolution
-    return (model.default_sampling().evaluations or 1) + extra
+@torch.no_grad()
+def evaluations(model: StochasticSegmenter) -> int:
+    """Network evaluations per sample, by default and at most."""
+    if "evaluations" not in model.sampling_choices:
+        return 1
+    image = torch.zeros(1, model.image_channels, 16, 16)
+    return model.eval().drawing(image, [(0,)], model.default_sampling()).evaluations
 
 
-def classes(name: str) -> str:
-    try:
-        fresh(name, 5)
-    except UserError:
-        return "two"
-    return "any"
-
-
-def fresh(name: str, num_classes: int = 2) -> StochasticSegmenter:
-    """At its default size. Weights of a family's model, which may be large, are left out."""
+def build_default(name: str) -> StochasticSegmenter:
+    """The model with its default options; models of a family, which may be large, without memory for their weights."""
     with torch.device("meta" if ":" in name else "cpu"):
-        return create(name, num_classes, 1)
+        return create(name)
 
 
 # ---------------------------------------------------------------------- the page
 
 
 def overview(all_cards: list[Card]) -> Iterator[str]:
-    yield "| Model | Paper | Parameters | In print | Passes a sample | Classes |"
-    yield "|---|---|---|---|---|---|"
+    yield "| Model | Paper | Parameters | Published | Evaluations |"
+    yield "|---|---|---|---|---|"
     for card in all_cards:
         for name in card.names:
-            model = fresh(name)
+            model = build_default(name)
             count = sum(p.numel() for p in model.parameters())
-            cells = [card.paper, f"{count:,}", card.printed.get(name, "–"), str(passes(model)), classes(name)]
+            cells = [card.paper, f"{count:,}", card.published.get(name, "–"), str(evaluations(model))]
             yield f"| [`{name}`](#{card.name}) | {' | '.join(cells)} |"
 
 
 def section(card: Card) -> str:
     trained = " or ".join(dict.fromkeys(f"`{training(name)}`" for name in card.names))
-    return f"## {card.name}\n\n**{card.title}.**\n\n{card.body}\n\nTraining by its name: {trained}.\n"
+    return f"## {card.name}\n\n**{card.title}.**\n\n{card.body}\n\nSettings of `stochseg train`: {trained}.\n"
 
 
 def training(name: str) -> str:
-    """The settings of a model trained by its name: its authors', and the trainer's where they leave any out."""
+    """Settings of `stochseg train name`: those of the authors, completed by the trainer's defaults."""
     config = recipe(name)
     found = {key: getattr(config, key) for key in TRAINING}
     return " ".join(f"{key}={'null' if value is None else value}" for key, value in found.items())
@@ -164,7 +160,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def measured() -> Iterator[str]:
-    """The results that are there."""
+    """One section per file of results."""
     for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
         yield f"{LIDC}\n{markdown_table(read(file), COLUMNS)}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):

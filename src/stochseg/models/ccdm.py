@@ -15,7 +15,7 @@ noise to the network and carry no label. paper_to_code.md lists every equation.
 
 Cost: one U-Net pass per step and sample, T = 250 of them by default.
 
-Parameters in print: 9M and 41M.
+Published parameters: 9M and 41M.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ the bit.
 
 Cost: one U-Net pass per step and sample; in training 1.5 passes per draw.
 
-Parameters in print: 9M.
+Published parameters: 9M.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ label the largest.
 
 Cost: one U-Net pass per step and sample; 1000 steps by default.
 
-Parameters in print: 24M.
+Published parameters: 24M.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if n < K).
 
 Cost: one pass of the U-Net per image, three 1×1 convolutions per sample.
 
-Parameters in print: 9M and 42M.
+Published parameters: 9M and 42M.
 """
 
 from __future__ import annotations

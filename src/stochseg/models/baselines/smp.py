@@ -1,6 +1,6 @@
 """Networks of segmentation_models_pytorch and timm, trained with cross-entropy: `smp:architecture/encoder`.
 
-Idea: the deterministic rivals of the paper's tables behind the one interface, here with their parameters in print:
+Idea: the deterministic rivals of the paper's tables behind the same interface, with their published sizes:
 
     smp:deeplabv3/resnet50                         39M
     smp:deeplabv3/resnet101                        58M

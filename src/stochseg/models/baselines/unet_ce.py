@@ -13,7 +13,7 @@ Cityscapes; without the layers that read the time step, 28.7M of its 30M paramet
 
 Cost: one pass per image, for any n.
 
-Parameters in print: 30M for Cityscapes.
+Published parameters: 30M for Cityscapes.
 """
 
 from __future__ import annotations
