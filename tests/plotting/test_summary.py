@@ -26,7 +26,7 @@ def perfect(data, index=1, n=12):
 
 
 def said(figure):
-    return [text.get_text() for text in texts(figure)]
+    return [" ".join(text.get_text().split()) for text in texts(figure)]
 
 
 @pytest.mark.parametrize("variant", ["binary", "multiclass"])
@@ -36,8 +36,8 @@ def test_shows_image_readings_and_areas(variant):
     figure = stochseg.plot(data[1].image, out, data.info, spacing=data[1].spacing)
     words = said(figure)
     for reading in stochseg.hypotheses(out, info=data.info):
-        assert f"{reading.probability:.0%}" in words
-        assert any(text.startswith(reading.name) for text in words)
+        assert any(text.startswith(f"{reading.probability:.0%} (") for text in words)
+        assert reading.name in words
     assert "area (mm²)" in words
     assert_shows_something(figure, dpi=40)
 

@@ -46,8 +46,7 @@ def test_page_of_a_run(run, trained):
         part = evaluate(model, data, limit=2, options=SamplingOptions(n=4, evaluations=steps, seed=5))
         assert f"{steps} {part.metrics['ged_4']:.4f} {part.metrics['hm_iou_4']:.4f}" in page.text
     headings = (
-        "Calibration",
-        "Disagreement of model and raters",
+        "Agreement with the raters",
         "Known truth",
         "Quality against network evaluations",
         "Training",

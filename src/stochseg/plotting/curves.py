@@ -167,7 +167,7 @@ def reliability_diagram(bins: CalibrationBins) -> Figure:
     filled = count > 0
     confidence = bins.confidence_sum.numpy()[filled] / count[filled]
     frequency = bins.correct_sum.numpy()[filled] / count[filled]
-    figure = Figure(figsize=(3.6, 4.0), layout="constrained")
+    figure = Figure(figsize=(3.6, 3.8), layout="constrained")
     axis, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     axis.plot([0, 1], [0, 1], color=GRAY, linewidth=1)
     axis.plot(confidence, frequency, "o-", color=BLUE, markersize=5, linewidth=1.2)
@@ -184,7 +184,7 @@ def reliability_diagram(bins: CalibrationBins) -> Figure:
 
 def scatter(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> Figure:
     """Plot one point per image, with the diagonal."""
-    figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+    figure = Figure(figsize=(3.6, 3.8), layout="constrained")
     axis = figure.subplots()
     top = max(float(x.max()), float(y.max()), 1e-6)
     axis.plot([0, top], [0, top], color=GRAY, linewidth=1)

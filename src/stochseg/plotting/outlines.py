@@ -83,4 +83,4 @@ def _fit(axis: Axes, picture: FloatArray) -> None:
 
 def _legend(axis: Axes, entries: Sequence[tuple[str, str]]) -> None:
     handles = [Line2D([], [], color=color, label=name) for name, color in entries[:MAX_LEGEND]]
-    axis.legend(handles=handles, fontsize=7, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
+    axis.legend(handles=handles, fontsize=8.5, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)

@@ -19,7 +19,7 @@ from stochseg.plotting.pictures import FloatArray, LabelArray, shrink
 from stochseg.types import DatasetInfo
 
 WIDTH = 2.9  # inches per picture, about 290 pixels on the screen
-BAR = 0.36  # inches for a color bar below a picture
+BAR = 0.4  # inches for a color bar below a picture
 
 
 def _frame(picture: FloatArray | LabelArray, aspect: float, below: float = 0.0) -> tuple[Figure, Axes]:
@@ -82,11 +82,11 @@ def value_map(values: FloatArray, highest: float, colors: str, unit: str, aspect
     figure, axis = _frame(values, aspect, BAR)
     axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
     tall = figure.get_size_inches()[1]
-    below = figure.add_axes((0.05, 0.72 * BAR / tall, 0.78, 0.16 * BAR / tall))
+    below = figure.add_axes((0.05, 0.74 * BAR / tall, 0.78, 0.16 * BAR / tall))
     bar = figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=below, orientation="horizontal")
     bar.locator = MaxNLocator(5)
     bar.update_ticks()
-    bar.ax.tick_params(labelsize=7, length=2, pad=1.5)
+    bar.ax.tick_params(labelsize=8.5, length=2, pad=1.5)
     bar.outline.set_visible(False)
-    figure.text(0.86, 0.8 * BAR / tall, unit, fontsize=7.5, va="center")
+    figure.text(0.86, 0.82 * BAR / tall, unit, fontsize=8.5, va="center")
     return figure

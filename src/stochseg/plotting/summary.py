@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ from stochseg.plotting.output import NotebookFigure
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, intensities_to_rgb
 from stochseg.types import DatasetInfo, Samples
 
-CELL = 2.6  # inches per picture
+CELL = 2.0  # inches per picture
 MAX_READINGS = 5  # with a picture of their own
 GRAY = "#444444"
 
@@ -71,10 +72,10 @@ def plot(
     tall = float(np.clip(picture.shape[0] / picture.shape[1], 0.4, 2.0))
     # Wide enough that the height limits every picture, so that all have one size.
     figure = NotebookFigure(
-        figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.5),
+        figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.7),
         layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.06, wspace=0.02, hspace=0.02),
     )
-    halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[CELL * tall + 0.55, CELL * tall + 0.95])
+    halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[CELL * tall + 0.7, CELL * tall + 1.0])
     top, bottom = np.asarray(halves)[:, 0]
     outlines, mean, entropy, areas = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
     draw_samples(outlines, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
@@ -111,7 +112,7 @@ def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo | Non
 
 
 def _set_title(axis: Axes, text: str) -> None:
-    axis.set_title(text, fontsize=9.5, pad=4)
+    axis.set_title(text, fontsize=10, pad=4)
 
 
 def _show_values(axis: Axes, values: FloatArray, highest: float, colors: str, title: str) -> None:
@@ -120,7 +121,7 @@ def _show_values(axis: Axes, values: FloatArray, highest: float, colors: str, ti
     _set_title(axis, title)
     right = axis.inset_axes((1.03, 0, 0.045, 1))
     bar = axis.figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=right)
-    bar.ax.tick_params(labelsize=7)
+    bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
 
 
@@ -135,19 +136,19 @@ def _show_areas(axis: Axes, areas: dict[int, Measurement], info: DatasetInfo) ->
         opacity = 0.65 if len(areas) > 1 else 0.9
         axis.hist(area.values, bins, weights=area.weights, color=info.colors[label], alpha=opacity, label=text)
     unit = next(iter(areas.values())).unit if areas else "px²"
-    axis.set_xlabel(f"area ({unit})", fontsize=8)
-    axis.set_ylabel("fraction of samples", fontsize=8)
-    axis.tick_params(labelsize=7.5)
+    axis.set_xlabel(f"area ({unit})", fontsize=9)
+    axis.set_ylabel("fraction of samples", fontsize=9)
+    axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25)
     axis.set_axisbelow(True)
     _set_title(axis, "area: median (90% of samples)")
     if areas:
         low, high = axis.get_ylim()
-        axis.set_ylim(low, high * (1.08 + 0.12 * len(areas)))  # room for the legend above the bars
-        axis.legend(fontsize=7.5, frameon=False, loc="upper right")
+        axis.set_ylim(low, high * (1.1 + 0.14 * len(areas)))  # room for the legend above the bars
+        axis.legend(fontsize=8, frameon=False, loc="upper right")
     else:
-        axis.text(0.5, 0.5, "no sample marks anything", ha="center", va="center", transform=axis.transAxes, fontsize=8)
+        axis.text(0.5, 0.5, "no sample marks anything", ha="center", va="center", transform=axis.transAxes, fontsize=9)
 
 
 def _show_readings(
@@ -162,13 +163,15 @@ def _show_readings(
     cells = figure.subplots(1, columns, squeeze=False)[0]
     for axis in cells:
         axis.set_axis_off()
+    names = {r.medoid_index: textwrap.fill(r.name, 28) for r in readings[:MAX_READINGS]}
+    pad = 5 + 11 * max(1 + name.count("\n") for name in names.values())  # points above the names
     for axis, reading in zip(cells, readings[:MAX_READINGS], strict=False):
         draw_labels(axis, picture, reading.medoid.numpy(), info)
         low, high = reading.interval
-        axis.set_title(f"{reading.probability:.0%}", fontsize=13, fontweight="bold", pad=17)
-        note = f"{reading.name} ({low:.0%} – {high:.0%})"
-        axis.text(0.5, 1.015, note, transform=axis.transAxes, ha="center", va="bottom", fontsize=8, color=GRAY)
+        axis.set_title(f"{reading.probability:.0%} ({low:.0%} – {high:.0%})", fontsize=10, fontweight="bold", pad=pad)
+        name = names[reading.medoid_index]
+        axis.text(0.5, 1.015, name, transform=axis.transAxes, ha="center", va="bottom", fontsize=9, color=GRAY)
     rest = readings[MAX_READINGS:]
     more = f"; {len(rest)} more have {sum(r.probability for r in rest):.0%} together" if rest else ""
     number = f"{len(readings)} readings" if len(readings) > 1 else "one reading"
-    figure.suptitle(f"{number} of {count} samples{more}", fontsize=11, x=0.01, ha="left")
+    figure.suptitle(f"{number} of {count} samples{more}\n", fontsize=11, x=0.01, ha="left")

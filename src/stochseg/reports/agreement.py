@@ -49,39 +49,40 @@ class Agreement:
         mask = torch.ones_like(samples[0, 0]) if batch.mask is None else batch.mask[0].all(0)
         self.entropy.append((-torch.xlogy(frequency, frequency).sum().item(), (out.entropy[0] * mask).sum().item()))
 
-    def calibration_section(self, ece: float) -> Section:
-        """Section with the reliability diagram. ece: calibration error of the top label."""
-        assert self.bins is not None
-        text = (
-            "Of all pixels to which the model gives a probability of, say, 30%, raters should mark 30%. On the "
-            "diagonal, probabilities are calibrated; below it, the model is overconfident; above it, underconfident. "
-            "The bars count pixels (once per rater) on a logarithmic scale; points of few pixels are noisy. "
-            f"Calibration error of the top label (ECE, lower is better): {ece:.4f}."
-        )
-        title = "Fraction of raters by predicted probability."
-        return Section("Calibration", text, pictures=[Picture(embed_plot(reliability_diagram(self.bins)), title)])
+    def section(self, ece: float) -> Section:
+        """Section with a reliability diagram, and scatter plots of disagreement if images have several raters.
 
-    def disagreement_section(self) -> Section:
-        """Section that compares the disagreement of samples with the disagreement of raters."""
-        heading, raters = "Disagreement of model and raters", np.array(self.rater_distance)
-        several = ~np.isnan(raters)
-        if not several.any():
-            return Section(heading, "Every image has one rater, so there is no disagreement to compare with.")
-        samples, raters = np.array(self.sample_distance)[several], raters[several]
-        of_raters, of_samples = np.array(self.entropy)[several].T
-        shapes = scatter(raters, samples, "two raters: 1 − IoU", "two samples: 1 − IoU")
-        entropies = scatter(of_raters, of_samples, "entropy of raters (nats)", "entropy of samples (nats)")
-        text = (
-            "One point per image. If points rise together, the model is uncertain where raters disagree; if they are "
-            "on the diagonal, it is as uncertain as they are."
+        ece: calibration error of the top label.
+        """
+        assert self.bins is not None
+        calibration = Picture(
+            embed_plot(reliability_diagram(self.bins)),
+            "Calibration:",
+            "of all pixels with a predicted probability of 30%, raters should mark 30%. Below the diagonal, the model "
+            f"is overconfident; above it, underconfident. Error of the top label (ECE, lower is better): {ece:.4f}. "
+            "Bars: pixels, once per rater; points of few pixels are noisy.",
         )
-        means = f"mean of raters {raters.mean():.3f}, of samples {samples.mean():.3f}"
-        note = "Few raters underestimate the entropy, so that samples should have more"
-        pictures = [
-            Picture(embed_plot(shapes), "Disagreement of shapes:", f"{correlations(raters, samples)}; {means}."),
-            Picture(embed_plot(entropies), "Total entropy:", f"{correlations(of_raters, of_samples)}. {note}."),
-        ]
-        return Section(heading, text, pictures=pictures)
+        several = ~np.isnan(self.rater_distance)
+        if not several.any():
+            text = "Every image has one rater, so there is no disagreement to compare with."
+            return Section("Agreement with the raters", text, pictures=[calibration])
+        samples, raters = np.array(self.sample_distance)[several], np.array(self.rater_distance)[several]
+        rater_entropy, sample_entropy = np.array(self.entropy)[several].T
+        distance = Picture(
+            embed_plot(scatter(raters, samples, "two raters: 1 − IoU", "two samples: 1 − IoU")),
+            "Disagreement of shapes:",
+            f"{correlations(raters, samples)}. Means: raters {raters.mean():.3f}, samples {samples.mean():.3f}.",
+        )
+        entropy = Picture(
+            embed_plot(scatter(rater_entropy, sample_entropy, "entropy of raters (nats)", "entropy of samples (nats)")),
+            "Entropy of the image:",
+            f"{correlations(rater_entropy, sample_entropy)}. Few raters underestimate it: samples should have more.",
+        )
+        text = (
+            "Are the probabilities of pixels right, and is the model uncertain where raters disagree? On the diagonal, "
+            "it is as uncertain as they are. The two plots of disagreement show one point per image."
+        )
+        return Section("Agreement with the raters", text, pictures=[calibration, distance, entropy])
 
 
 def correlations(x: FloatArray, y: FloatArray) -> str:

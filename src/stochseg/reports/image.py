@@ -187,7 +187,7 @@ class ImageReport:
             heading or self.name,
             " ".join(word for word in words if word),
             pictures=pictures,
-            width=17.0 if len(pictures) == 3 else 14.0,  # all in one row if there is room
+            width=12.5 if len(pictures) == 4 else 14.0,  # rows of four, or of three
             anchor=anchor,
             parts=parts,
         )
@@ -251,7 +251,7 @@ class ImageReport:
             "A reading is a group of similar samples, shown by its most typical sample. Its probability is its "
             "fraction of the samples, with the 95% interval for this number of samples in parentheses." + more,
             pictures=pictures,
-            width=8.5,
+            width=9.5,
         )
 
     def _measurement_section(self) -> Section:

@@ -40,7 +40,7 @@ def read_facts(run: Path, published: Mapping[str, float], log_name: str) -> RunF
     """Read what a run folder holds for its page; the folder of a model without a run holds nothing."""
     earlier = run / "evaluation" / "metrics.json"
     log = read_log(run / log_name)
-    return RunFacts(run.name or str(run), published, read_json(earlier) if earlier.is_file() else {}, log)
+    return RunFacts(f"Report on {run.name or run}", published, read_json(earlier) if earlier.is_file() else {}, log)
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
@@ -97,8 +97,7 @@ class RunPage:
         cases: list[Section] = []
         if self.agreement is not None:
             contents, *cases = case_sections(self.cases, self.result, self.agreement)
-            found += [contents, self.agreement.calibration_section(self.result.metrics["ece"])]
-            found.append(self.agreement.disagreement_section())
+            found += [contents, self.agreement.section(self.result.metrics["ece"])]
         if self.result.modes is not None:
             found.append(_mode_section(self.result.modes))
         if self.curve is not None:
