@@ -54,7 +54,7 @@ def settings_of(name: str, arguments: argparse.Namespace) -> TrainConfig:
             "tail": 0.25,
             "warmup": 100,
             "precision": "auto",
-            "validation": config.validation.model_copy(update={"every": 10**9, "images": 2, "samples": 2}),
+            "validation": config.validation.model_copy(update={"every": 10**9, "images": 2, "num_samples": 2}),
         }
     )
 

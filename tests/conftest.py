@@ -33,7 +33,7 @@ TINY_RUN = {
     "batch_size": 4,
     "lr": 1e-2,
     "ema": 0.9,
-    "validation": {"every": 1000, "images": 2, "samples": 2},
+    "validation": {"every": 1000, "images": 2, "num_samples": 2},
     "save_every": 1000,
     "log_every": 1,
 }

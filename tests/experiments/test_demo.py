@@ -17,7 +17,7 @@ TINY = (
         "model.options.num_timesteps=8",
         "model.options.evaluations=2",
     ),
-    *("validation.images=1", "validation.samples=2"),
+    *("validation.images=1", "validation.num_samples=2"),
 )
 
 

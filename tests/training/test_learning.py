@@ -28,14 +28,14 @@ RUN = {
     "final_lr": 1e-4,
     "ema": 0.99,
     "clip": 1.0,
-    "validation": {"every": 400, "images": 2, "samples": 2},
+    "validation": {"every": 400, "images": 2, "num_samples": 2},
 }
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, dict[str, float]]:
     found = {}
-    for name, options in (("ccdm", {"num_timesteps": 50, "steps": 15}), ("unet-ce", {})):
+    for name, options in (("ccdm", {"num_timesteps": 50, "evaluations": 15}), ("unet-ce", {})):
         config = TrainConfig.parse({**RUN, "model": {"name": name, "options": {**SHAPE, **options}}})
         out = train(config, tmp_path_factory.mktemp("learning") / name, device="cpu", console=Console(quiet=True))
         result = evaluate(load(out), open_split(config, "test"), limit=40, options=SamplingOptions(n=50))

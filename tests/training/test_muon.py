@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stochseg.training.muon import LEAST, NEWTON_SCHULZ, RMS, Muon, is_matrix, orthogonal
+from stochseg.training.muon import MIN_SIZE, NEWTON_SCHULZ, STEP_RMS, Muon, is_matrix, orthogonalize
 
 
 def newton_schulz(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
@@ -19,7 +19,7 @@ def newton_schulz(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(24, 24), (16, 200), (200, 16), (48, 432)])
 def test_orthogonal_is_the_iteration_and_near_the_polar_factor(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = orthogonal(matrix)
+    found = orthogonalize(matrix)
     torch.testing.assert_close(found.double(), newton_schulz(matrix), atol=2e-4, rtol=0)
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     inside = torch.linalg.svdvals(found)[s / matrix.norm() > 0.01]
@@ -32,10 +32,10 @@ def test_orthogonal_is_the_iteration_and_near_the_polar_factor(shape):
 
 def test_orthogonal_of_a_matrix_of_low_rank_or_of_zeros_is_finite():
     thin = torch.randn(32, 2) @ torch.randn(2, 300)
-    values = torch.linalg.svdvals(orthogonal(thin))
+    values = torch.linalg.svdvals(orthogonalize(thin))
     assert values[:2].min() > 0.65
     assert values.max() < 1.25
-    assert orthogonal(torch.zeros(20, 30)).abs().max() == 0
+    assert orthogonalize(torch.zeros(20, 30)).abs().max() == 0
 
 
 def test_a_step_has_the_size_of_one_of_adam_whatever_the_gradient():
@@ -45,7 +45,7 @@ def test_a_step_has_the_size_of_one_of_adam_whatever_the_gradient():
         Muon([weight], lr=0.01).step()
         return weight.square().mean().sqrt().item()
 
-    assert size(1.0) == pytest.approx(0.01 * RMS, rel=0.3)  # singular values are near 1, not 1
+    assert size(1.0) == pytest.approx(0.01 * STEP_RMS, rel=0.3)  # singular values are near 1, not 1
     assert size(1e-6) == pytest.approx(size(1.0), rel=1e-3)
     assert size(1e4) == pytest.approx(size(1.0), rel=1e-3)
 
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_momentum_written_out():
         weight.grad = torch.randn(32, 16, 3, 3, generator=generator).to(memory_format=torch.channels_last)
         gradient = weight.grad.double().flatten(1)
         mean = 0.95 * mean + 0.05 * gradient
-        update = newton_schulz(0.05 * gradient + 0.95 * mean) * RMS * 144**0.5
+        update = newton_schulz(0.05 * gradient + 0.95 * mean) * STEP_RMS * 144**0.5
         expected = (1 - 0.1 * 0.01) * expected - 0.1 * update
         optimizer.step()
         torch.testing.assert_close(weight.detach().double().flatten(1), expected, atol=1e-3, rtol=0)
@@ -85,7 +85,7 @@ def test_what_is_no_matrix_is_left_to_adam():
 
 def test_which_parameters_are_matrices():
     assert is_matrix(torch.zeros(64, 32, 3, 3))
-    assert is_matrix(torch.zeros(LEAST, LEAST))
+    assert is_matrix(torch.zeros(MIN_SIZE, MIN_SIZE))
     assert is_matrix(torch.zeros(16, 2, 3, 3))  # 18 columns
     # A bias, a layer of two outputs, a depthwise one, a number, nothing.
     for shape in ((64,), (2, 64, 3, 3), (64, 1, 5, 5), (), (0, 4)):

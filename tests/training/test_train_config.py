@@ -71,7 +71,10 @@ def test_scientific_numbers_are_numbers(tiny_run):
     ("change", "says"),
     [
         ("stepz=3", r"unknown key 'stepz'; known keys: .*batch_size.*steps"),
-        ("validation.evry=3", r"unknown key 'validation\.evry'; known keys: every, images, samples, settle, steps"),
+        (
+            "validation.evry=3",
+            r"unknown key 'validation\.evry'; known keys: calibration_images, evaluations, every, images, num_samples",
+        ),
         ("data.root=x", r"unknown key 'data\.root'; known keys: .*options"),
         ("steps=0", r"'steps'.*greater than or equal to 1; got 0"),
         ("lr=-1", r"'lr'.*greater than 0; got -1"),

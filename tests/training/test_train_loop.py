@@ -1,5 +1,6 @@
 """The training loop: exact resuming, safe stopping, what it keeps and what it writes."""
 
+import io
 import json
 import math
 import os
@@ -152,13 +153,33 @@ def test_a_finished_run_resumed_stays_as_it_is(tiny_run, tmp_path):
 def test_more_steps_may_be_asked_for_but_no_other_model(tiny_run, tmp_path):
     out = tmp_path / "run"
     train(tiny_run("steps=2"), out, device="cpu")
-    with pytest.raises(UserError, match=r"already holds a run; go on with it with --resume, or give another --out"):
+    with pytest.raises(UserError, match=r"already contains a run.*--resume.*--out"):
         train(tiny_run("steps=2"), out, device="cpu")
     for change, key in (("model.options.base=8", "model"), ("seed=1", "seed"), ("data.options.size=16", "data")):
         with pytest.raises(UserError, match=rf"trained with another {key}; a resumed run may change only .*steps"):
             train(tiny_run("steps=4", change), out, resume=True, device="cpu")
     train(tiny_run("steps=4"), out, resume=True, device="cpu")
     assert sorted(values(out, "train/loss")) == [1, 2, 3, 4]
+
+
+def test_a_run_with_old_key_names_is_resumed_under_the_new_ones(tiny_run, tmp_path):
+    out = tmp_path / "run"
+    train(tiny_run("steps=1"), out, device="cpu")
+    text = (out / "train.yaml").read_text()
+    for new, old in (
+        ("num_timesteps", "num_steps"),
+        ("evaluations: 2", "steps: 2"),
+        ("num_samples", "samples"),
+        ("evaluations: null", "steps: null"),
+        ("calibration_images", "settle"),
+    ):
+        assert new in text
+        text = text.replace(new, old)
+    (out / "train.yaml").write_text(text)
+    defaults = "model.options.schedule=cosine"
+    train(tiny_run("steps=2", defaults), out, resume=True, device="cpu")
+    with pytest.raises(UserError, match="trained with another model"):
+        train(tiny_run("steps=3", "model.options.num_timesteps=9"), out, resume=True, device="cpu")
 
 
 def test_a_run_that_kept_nothing_may_be_begun_otherwise(tiny_run, tmp_path, monkeypatch):
@@ -168,7 +189,7 @@ def test_a_run_that_kept_nothing_may_be_begun_otherwise(tiny_run, tmp_path, monk
         stop_at(patch, 2, RuntimeError("out of memory"))
         with pytest.raises(RuntimeError, match="out of memory"):
             train(tiny_run(), out, device="cpu")
-    with pytest.raises(UserError, match="already holds a run"):  # which another process may be at
+    with pytest.raises(UserError, match="already contains a run"):  # which another process may be at
         train(tiny_run("batch_size=2"), out, device="cpu")
     train(tiny_run("batch_size=2", "steps=3"), out, resume=True, device="cpu")
     assert sorted(values(out, "train/loss")) == [1, 2, 3]
@@ -194,7 +215,7 @@ def test_what_a_file_manager_leaves_in_a_checkpoint_does_not_end_a_run(tiny_run,
     train(tiny_run("steps=1"), out, device="cpu")
     (out / "last/.DS_Store").touch()
     (out / "best/Thumbs.db").touch()
-    train(tiny_run("steps=2", "validation.samples=3"), out, resume=True, device="cpu")
+    train(tiny_run("steps=2", "validation.num_samples=3"), out, resume=True, device="cpu")
     assert json.loads((out / "last/state/progress.json").read_text())["best_step"] == 2
     (out / "last/.git").mkdir()
     with pytest.raises(UserError, match="is not a checkpoint, so it is not replaced"):
@@ -260,21 +281,6 @@ def test_divergence_before_any_checkpoint_says_so(tiny_run, tmp_path, monkeypatc
 
 
 # --- what a step does -------------------------------------------------------------------------------------
-
-
-def test_moving_average_against_a_loop():
-    model = torch.nn.Linear(3, 2)
-    ema = loop.moving_average(model, 0.6)
-    expected = None
-    for n in range(12):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += torch.randn_like(parameter)
-        ema.update_parameters(model)
-        current = model.weight.detach().double().numpy().copy()
-        decay = 0.0 if n == 0 else min(0.6, (1 + n) / (10 + n))
-        expected = current if expected is None else decay * expected + (1 - decay) * current
-        np.testing.assert_allclose(ema.module.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_optimizer_sees_the_learning_rate_of_the_config(tiny_run, tmp_path, monkeypatch):
@@ -419,7 +425,7 @@ def test_a_score_of_another_validation_is_no_record(tiny_run, tmp_path):
     file = tmp_path / "run/last/state/progress.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
     for step, samples, best in ((2, 2, 1), (3, 3, 3)):
-        train(tiny_run(f"steps={step}", *changes, f"validation.samples={samples}"), tmp_path / "run", resume=True)
+        train(tiny_run(f"steps={step}", *changes, f"validation.num_samples={samples}"), tmp_path / "run", resume=True)
         assert json.loads(file.read_text())["best_step"] == best
 
 
@@ -429,7 +435,7 @@ def test_a_record_that_was_reset_stays_so_though_nothing_was_trained(tiny_run, t
     file = tmp_path / "run/last/state/progress.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
     for steps in (1, 2):
-        more = tiny_run(f"steps={steps}", *changes, "validation.samples=3")
+        more = tiny_run(f"steps={steps}", *changes, "validation.num_samples=3")
         train(more, tmp_path / "run", resume=True, device="cpu")
     assert json.loads(file.read_text())["best_step"] == 2
 
@@ -443,7 +449,7 @@ def test_images_without_labels_are_not_validated_on(tiny_run, tmp_path, folder_r
     assert 0 <= values(tmp_path / "run", "val/ged")[1] <= 2
     for rater in ("anna", "ben"):
         Image.new("L", (8, 8), 255).save(folder_root / f"labels/{rater}/d.png")
-    with pytest.raises(UserError, match="none of its images has a labelled pixel"):
+    with pytest.raises(UserError, match="validation.*void"):
         train(tiny_run(*changes), tmp_path / "none", device="cpu")
     assert not (tmp_path / "none").exists(), "found before any training"
 
@@ -602,7 +608,12 @@ def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_pat
 
 
 def test_the_best_model_keeps_where_its_entropy_falls(tiny_run, tmp_path):
-    run = train(tiny_run("steps=2", "validation.settle=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
+    run = train(
+        tiny_run("steps=2", "validation.calibration_images=1"),
+        tmp_path / "run",
+        device="cpu",
+        console=Console(quiet=True),
+    )
     steps = [t for t, _ in load(run / "best").config.profile]
     assert (steps[0], steps[-1]) == (8, 1)
 
@@ -619,3 +630,17 @@ def test_a_run_begins_with_the_weights_of_another(tiny_run, tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         train(tiny_run(f"start_from={tmp_path / 'nowhere'}"), tmp_path / "third", device="cpu")
     assert not (tmp_path / "third").exists()
+
+
+# --- messages ---------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_reports_its_step(tiny_run, tmp_path):
+    def messages(*changes) -> str:
+        text = io.StringIO()
+        train(tiny_run(*changes), tmp_path / "run", resume=True, device="cpu", console=Console(file=text))
+        return text.getvalue()
+
+    assert "resum" not in messages("steps=2")
+    assert "resuming at step 2 of 4" in messages("steps=4")
+    assert "training is complete at step 4 of 4" in messages("steps=4")

@@ -37,6 +37,7 @@ from stochseg.cli.options import (
 )
 from stochseg.errors import UserError
 from stochseg.memory import keep_freed_memory
+from stochseg.threads import limit_threads
 
 app = typer.Typer(
     name="stochseg",
@@ -313,6 +314,7 @@ def main() -> NoReturn:
     """Run the command: 0 done, 2 the user's mistake, 130 stopped by the user."""
     # A job manager's polite stop ends like Ctrl-C: with a checkpoint.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    limit_threads()  # before torch is imported
     keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text
         if isinstance(stream, io.TextIOWrapper):

@@ -25,6 +25,7 @@ from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import comparison_grid, method_bars, write_figure
 from stochseg.training import TrainConfig, open_split, train
+from stochseg.training.config import ValidationConfig
 from stochseg.types import Example, Samples
 
 ROW = "row.json"
@@ -127,8 +128,9 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
     config = recipe(name, [*overrides, *own], data)
     # The last weights count, whatever their validation: it is made as small as it gets.
     iterative = "evaluations" in find_class(config.model.name).sampling_choices
-    least = {"every": 10**9, "images": 1, "samples": 2, "steps": 1 if iterative else None, "settle": 0}
-    validation = config.validation.model_copy(update=least)
+    validation = ValidationConfig(
+        every=10**9, images=1, num_samples=2, evaluations=1 if iterative else None, calibration_images=0
+    )
     return config.model_copy(update={**limits, "validation": validation})
 
 

@@ -46,7 +46,7 @@ _PHANTOM_TINY: dict[str, Any] = {
     "ema": 0.999,
     "clip": 1.0,
     "precision": "auto",
-    "validation": {"every": 500, "images": 16, "samples": 16},
+    "validation": {"every": 500, "images": 16, "num_samples": 16},
     "save_every": 250,
 }
 
@@ -61,7 +61,7 @@ _BY_NAME: dict[str, Any] = {
     "warmup": 100,
     "ema": 0.999,
     "clip": 1.0,
-    "validation": {"every": 500, "images": 16, "samples": 16},
+    "validation": {"every": 500, "images": 16, "num_samples": 16},
     "save_every": 250,
 }
 
@@ -76,7 +76,7 @@ def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) 
         "lr": 1e-4,
         "final_lr": 1e-6,
         "ema": 0.99995,
-        "validation": {"every": 5000, "images": 100, "samples": 16, "steps": 25},
+        "validation": {"every": 5000, "images": 100, "num_samples": 16, "evaluations": 25},
         "save_every": 1000,
         "published": published,
     }
@@ -93,7 +93,7 @@ def _fast(data: dict[str, Any], model: dict[str, Any], **training: Any) -> dict[
         "lr": 2e-3,
         "tail": 0.5,
         "warmup": 50,
-        "validation": {"every": 500, "images": 100, "samples": 16},
+        "validation": {"every": 500, "images": 100, "num_samples": 16},
         "save_every": 250,
         **training,
     }
@@ -119,7 +119,7 @@ _CITYSCAPES_30M: dict[str, Any] = {
     "lr": 1e-4,
     "final_lr": 1e-6,
     "ema": 0.999,
-    "validation": {"every": 2000, "images": 50, "samples": 10, "steps": 25},
+    "validation": {"every": 2000, "images": 50, "num_samples": 10, "evaluations": 25},
     "save_every": 1000,
     "published": {"miou": 0.562},
 }
@@ -128,7 +128,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
     # For data of one's own: an hour on two CPU cores with images of 128×128, minutes on a GPU.
     "small": _fast(
-        _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "samples": 16}
+        _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "num_samples": 16}
     ),
     "lidc-9m": _lidc(
         (1, 2, 2, 4, 5),

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: `best/` and `last/` are model folders, `last/state/` holds what resuming needs.
+"""Checkpoints of a run: `best/` and `last/` are model folders, `last/state/` holds the state for resuming.
 
-Everything is safetensors or JSON. A checkpoint is written beside the old one and then takes its place, so
-a crash at any moment leaves a whole one (`files.recover_folder` finds it between the two moves).
+Everything is safetensors or JSON. A checkpoint is written next to the old one and then replaces it, so that a crash at
+any moment leaves a complete one (`files.recover_folder` finds it between the two moves).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from stochseg.errors import UserError
 from stochseg.files import replaced_folder
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.io import is_checkpoint, load_weights, read_json, read_tensors, write_model
 from stochseg.networks import ImageEncoder
+from stochseg.training.average import MovingAverage
 
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """State of a run, apart from weights and optimizer.
 
-    validated:  the last step whose validation was finished
-    loss_scale: of training in float16 (`Precision.state`)
+    validated: the last step whose validation was finished; best: the lowest validation GED; seconds: time spent in
+    training; loss_scale: of training in float16 (`Precision.state`).
     """
 
     step: int = 0
@@ -41,15 +41,16 @@ class Progress:
 def save_checkpoint(
     folder: Path,
     model: StochasticSegmenter,
-    ema: AveragedModel,
+    average: MovingAverage,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
 ) -> None:
-    """The averaged weights as the model, the trained weights and the optimizer's moments as its state.
+    """Write the averaged weights as the model, and the trained weights and the optimizer's moments as its state.
 
-    Image encoders, which are never trained, are in the model alone."""
+    Image encoders, which are never trained, are in the model only.
+    """
     with replaced_folder(folder, ours=is_checkpoint, kind="a checkpoint") as scratch:
-        write_model(ema.module, scratch)
+        write_model(average.model, scratch)
         state = scratch / "state"
         state.mkdir()
         frozen = frozen_tensors(model)
@@ -62,37 +63,37 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, model: StochasticSegmenter, ema: AveragedModel, optimizer: torch.optim.Optimizer
+    folder: Path, model: StochasticSegmenter, average: MovingAverage, optimizer: torch.optim.Optimizer
 ) -> Progress:
-    """Fill all three in place; return where the run stood."""
+    """Load a checkpoint into model, average and optimizer, and return the progress of the run."""
     state = folder / "state"
-    values = {"loss_scale": {}, **read_json(state / "progress.json")}  # older checkpoints have none
+    values = {"loss_scale": {}, **read_json(state / "progress.json")}  # missing in older checkpoints
     if set(values) != set(asdict(Progress())):
         raise UserError(
             f"{state / 'progress.json'}: expected the keys {sorted(asdict(Progress()))}, got {sorted(values)}"
         )
-    load_weights(ema.module, folder / "model.safetensors")
+    load_weights(average.model, folder / "model.safetensors")
     frozen = frozen_tensors(model)
     load_weights(model, state / "model.safetensors", without=frozen)
-    model.load_state_dict({k: v for k, v in ema.module.state_dict().items() if k in frozen}, strict=False)
+    model.load_state_dict({k: v for k, v in average.model.state_dict().items() if k in frozen}, strict=False)
     _restore_moments(model, optimizer, read_tensors(state / "optimizer.safetensors"), state)
     progress = Progress(**values)
-    ema.n_averaged.fill_(progress.step)
+    average.updates = progress.step
     return progress
 
 
 def frozen_tensors(model: StochasticSegmenter) -> set[str]:
-    """Names of the tensors of image encoders in the model's state."""
+    """Names of the tensors of image encoders, which are never trained."""
     encoders = [f"{name}." for name, module in model.named_modules() if isinstance(module, ImageEncoder)]
     return {key for key in model.state_dict() if key.startswith(tuple(encoders))}
 
 
 def _moments(model: StochasticSegmenter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors as "parameter name/what"."""
+    """The optimizer's tensors as "parameter/moment"."""
     return {
-        f"{name}/{what}": value.detach().cpu().contiguous()
+        f"{name}/{moment}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
-        for what, value in optimizer.state.get(parameter, {}).items()
+        for moment, value in optimizer.state.get(parameter, {}).items()
     }
 
 
@@ -101,9 +102,9 @@ def _restore_moments(
 ) -> None:
     parameters = dict(model.named_parameters())
     for key, value in moments.items():
-        name, _, what = key.rpartition("/")
+        name, _, moment = key.rpartition("/")
         if name not in parameters:
             raise UserError(f"{where}: optimizer state of an unknown parameter {name!r}; it belongs to another model")
-        # Adam counts its steps on the CPU unless told otherwise.
-        target = torch.device("cpu") if what == "step" else parameters[name].device
-        optimizer.state[parameters[name]][what] = value.to(target)
+        # Adam counts its steps on the CPU by default.
+        target = torch.device("cpu") if moment == "step" else parameters[name].device
+        optimizer.state[parameters[name]][moment] = value.to(target)

@@ -1,11 +1,11 @@
-"""What a training run is: one frozen config, stored beside its checkpoints."""
+"""Training configs: one frozen config per run, stored with its checkpoints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from pydantic import Field, PositiveInt
@@ -13,82 +13,106 @@ from pydantic import Field, PositiveInt
 from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.files import write_text
+from stochseg.models.registry import find_class
+
+CONFIG_FILE = "train.yaml"
 
 
 class DataConfig(Config):
-    """Which data, and how its training examples are varied."""
+    """Data of a run, and how its training examples are augmented."""
 
     name: str = Field(description="a registered data set")
-    options: dict[str, Any] = Field({}, description="what the data set takes, for every split")
+    options: dict[str, Any] = Field({}, description="options of the data set, for every split")
     train: dict[str, Any] = Field({}, description="further options of the training split")
     val: dict[str, Any] = Field({}, description="further options of the validation split")
-    size: tuple[PositiveInt, PositiveInt] | None = Field(None, description="bring every example to this height, width")
+    size: tuple[PositiveInt, PositiveInt] | None = Field(None, description="resize every example to this height, width")
     augment: str = Field("none", description="named augmentation of the training split")
     workers: int = Field(0, ge=0, description="processes that load data")
 
 
 class ModelSpec(Config):
-    """Which model."""
+    """Model of a run."""
 
     name: str = Field(description="a registered model")
     options: dict[str, Any] = Field({}, description="its config; keys left out keep the model's defaults")
+
+    def resolved_options(self) -> dict[str, Any]:
+        """All options of the model under their current names, defaults included."""
+        config_type = find_class(self.name).config_type
+        return config_type.parse(self.options, where=f"model {self.name!r}").model_dump(mode="json")
 
 
 class ValidationConfig(Config):
     """Validation on a fixed subset: the same images and seeds every time."""
 
     every: int = Field(1000, ge=1, description="optimizer steps between validations")
-    images: int = Field(32, ge=1)
-    samples: int = Field(16, ge=2)
-    steps: int | None = Field(None, ge=1, description="network calls a sample; None is the model's default")
-    settle: int = Field(16, ge=0, description="images on which the best model measures the grid `entropy` at the end")
+    images: int = Field(32, ge=1, description="images of the validation split, evenly spaced")
+    num_samples: int = Field(16, ge=2, description="samples per image")
+    evaluations: int | None = Field(
+        None, ge=1, description="network evaluations per sample; None is the model's default"
+    )
+    calibration_images: int = Field(
+        16, ge=0, description="images on which the best model measures its grid `entropy` after training"
+    )
+    renamed_keys: ClassVar = {"samples": "num_samples", "steps": "evaluations", "settle": "calibration_images"}
 
 
 class TrainConfig(Config):
-    """A whole run. Scores of `published` are the paper's, for the reader; nothing is compared with them."""
+    """Everything that defines a training run.
+
+    Build one with `recipe`, `TrainConfig.parse` or `read_config`; `override` changes keys of nested dictionaries.
+
+    >>> config = TrainConfig.parse(
+    ...     {"data": {"name": "phantom"}, "model": {"name": "ccdm"}, "steps": 1000, "batch_size": 16, "warmup": 100}
+    ... )
+    >>> config.lr, config.validation.num_samples
+    (0.0001, 16)
+    >>> round(config.lr_factor(550), 3)
+    0.505
+    """
 
     data: DataConfig
     model: ModelSpec
     start_from: str | None = Field(
-        None, description="begin with the weights of this model: a run, a saved model, or a shipped one by name"
+        None, description="start with the weights of this model: a run, a saved model, or the name of a bundled one"
     )
     seed: int = Field(0, ge=0)
     steps: int = Field(ge=1, description="optimizer steps")
-    minutes: float | None = Field(
-        None, gt=0, description="end after so many minutes of training, if the steps are not done by then"
-    )
-    batch_size: int = Field(ge=1, description="images a step, over all processes")
+    minutes: float | None = Field(None, gt=0, description="stop after this many minutes of training, even before steps")
+    batch_size: int = Field(ge=1, description="images per step, over all processes")
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = Field(
-        "adam", description="sgd has a momentum of 0.9; muon makes the steps of layers' weights orthogonal"
+        "adam", description="sgd has a momentum of 0.9; muon orthogonalizes the steps of weight matrices"
     )
     weight_decay: float = Field(
-        0.0, ge=0, description="apart from the gradient with adamw and muon, in it with the others"
+        0.0, ge=0, description="decoupled from the gradient with adamw and muon, part of it with the others"
     )
-    lr: float = Field(1e-4, gt=0)
-    final_lr: float = Field(1e-6, ge=0)
+    lr: float = Field(1e-4, gt=0, description="learning rate")
+    final_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the decay")
     decay: Literal["polynomial", "cosine", "constant", "tail"] = Field(
-        "polynomial", description="tail: constant, then linear over the last steps; a run may be made longer before it"
+        "polynomial", description="tail: constant, then linear at the end; a run can be extended before its tail starts"
     )
-    tail: float = Field(0.25, gt=0, le=1, description="share of the steps over which `tail` decays")
+    tail: float = Field(0.25, gt=0, le=1, description="fraction of the steps over which `tail` decays")
     power: float = Field(1.0, gt=0, description="of the polynomial decay; 1 is linear")
     warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from 0")
-    ema: float = Field(0.9999, ge=0, lt=1, description="decay of the weights' moving average")
+    ema: float = Field(0.9999, ge=0, lt=1, description="decay of the moving average of the weights")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
-        "float32", description="auto: bfloat16 where the device computes in it, else float32"
+        "float32", description="auto: bfloat16 if the device computes in it, else float32"
     )
     validation: ValidationConfig = ValidationConfig()
     save_every: int = Field(500, ge=1, description="steps between writes of the last checkpoint")
-    log_every: int = Field(20, ge=1)
-    published: dict[str, float] = Field({}, description="scores in print for this configuration")
+    log_every: int = Field(20, ge=1, description="steps between records in the log")
+    published: dict[str, float] = Field({}, description="published scores of this configuration, shown for comparison")
 
     def is_over(self, step: int, seconds: float) -> bool:
-        """Whether a run that took `step` steps in `seconds` ends."""
+        """Whether a run ends after `step` steps and `seconds` of training."""
         return step >= self.steps or (self.minutes is not None and seconds >= 60 * self.minutes)
 
     def lr_factor(self, step: int, seconds: float = 0.0) -> float:
-        """Learning rate of the step after `step` done ones, as a multiple of `lr`; it decays with the steps, or with
-        the time if that runs out first."""
+        """Learning rate after `step` steps and `seconds` of training, as a multiple of `lr`.
+
+        It decays with the steps, or with the time if that runs out first.
+        """
         end = self.final_lr / self.lr
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
@@ -102,11 +126,25 @@ class TrainConfig(Config):
             return end + (1 - end) * min(1.0, (1 - done) / self.tail)
         if self.decay == "cosine":
             return end + (1 - end) * (1 + math.cos(math.pi * done)) / 2
-        return end + (1 - end) * (1 - done) ** self.power
+        return float(end + (1 - end) * (1 - done) ** self.power)
 
 
 def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested `values` with `a.b=c` assignments applied; c is read as YAML (numbers, lists, null)."""
+    """Copy nested `values` and apply assignments of the form `a.b=c`.
+
+    Args:
+        values: nested dictionaries, such as those of a config.
+        assignments: keys joined by dots, and a value in YAML (numbers, lists, null).
+
+    Returns:
+        The changed copy.
+
+    Raises:
+        UserError: for an assignment without a key, below a plain value, or with a value that is not YAML.
+
+    >>> override({"steps": 100, "model": {"name": "ccdm"}}, ["steps=2000", "model.options.multipliers=[1, 2]"])
+    {'steps': 2000, 'model': {'name': 'ccdm', 'options': {'multipliers': [1, 2]}}}
+    """
     out = _copy(values)
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
@@ -125,20 +163,26 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     return out
 
 
-def _copy(values: Any) -> Any:
-    return {k: _copy(v) for k, v in values.items()} if isinstance(values, Mapping) else values
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def write_config(config: TrainConfig, file: Path) -> None:
+    """Write a config as YAML."""
     write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 def read_config(file: Path) -> TrainConfig:
+    """Read a config that `write_config` or a user wrote.
+
+    Raises:
+        UserError: if the file is missing, is not YAML, or has unknown keys or values.
+    """
     try:
         values = yaml.safe_load(file.read_text())
     except FileNotFoundError:
         raise UserError(
-            f"{file} is missing: {file.parent} is not a training run; give the folder that `train` wrote"
+            f"{file} is missing: {file.parent} is not a training run; give a folder written by `stochseg train`"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not valid YAML: {error}") from None

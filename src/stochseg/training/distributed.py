@@ -1,4 +1,4 @@
-"""One process, or several under `torchrun`: the few calls that differ."""
+"""Calls that differ between a single process and several under `torchrun`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stochseg.devices import pick_device
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among all."""
+    """The processes of a run, as seen by one of them: its rank, their number, its device."""
 
     rank: int
     world: int
@@ -21,27 +21,29 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def total(self, *values: float) -> list[float]:
-        """Each value summed over all processes."""
+        """Sum each value over all processes."""
         if self.world == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
-        return tensor.tolist()
+        return [float(value) for value in tensor]
 
     def wait(self) -> None:
+        """Wait until all processes arrive here."""
         if self.world > 1:
             dist.barrier()
 
 
 def join(device: str = "auto") -> Processes:
-    """Join the process group that `torchrun` describes in the environment, if it does."""
+    """Join the process group that `torchrun` describes in the environment, if any."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Processes(0, 1, pick_device(device))
-    # Before anything is put on a GPU, so that each process only ever touches its own.
+    # Before any tensor is on a GPU, so that each process uses only its own.
     if torch.cuda.is_available() and device in ("auto", "cuda"):
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
@@ -52,5 +54,6 @@ def join(device: str = "auto") -> Processes:
 
 
 def leave() -> None:
+    """Leave the process group, if any."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What a run tells of itself while it trains."""
+"""Log of a run: losses and scores for TensorBoard and as JSON lines, pictures of samples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ LOG_FILE = "log.jsonl"
 
 
 class Log:
-    """TensorBoard, a JSON line a record, and sample pictures as files; only the main process writes."""
+    """Writer of TensorBoard events, one JSON line per record, and pictures as files.
+
+    Args:
+        out: the run folder.
+        active: whether to write; False for all processes except the main one.
+        progress: where the run starts or resumes. Records of later steps are removed.
+    """
 
     def __init__(self, out: Path, active: bool, progress: Progress):
         self.out = out
         self.board = None
         if active:
-            _forget_after(progress, out / LOG_FILE)
+            _remove_after(progress, out / LOG_FILE)
             self.board = SummaryWriter(str(out / "tensorboard"), purge_step=progress.step + 1)
 
     def __enter__(self) -> Log:
@@ -33,6 +39,7 @@ class Log:
             self.board.close()
 
     def scalars(self, progress: Progress, values: dict[str, float]) -> None:
+        """Record values at the current step."""
         if self.board is None:
             return
         for name, value in values.items():
@@ -42,13 +49,14 @@ class Log:
             file.write(json.dumps(record) + "\n")
 
     def picture(self, step: int, figure: Figure) -> None:
+        """Write a picture of samples."""
         if self.board is not None:
             write_figure(figure, self.out / "samples" / f"step-{step:07d}.png")
             self.board.add_figure("val/samples", figure, step, close=False)
 
 
-def _forget_after(progress: Progress, log: Path) -> None:
-    """Drop the records of steps and validations that were lost with a crash: they are about to be taken again."""
+def _remove_after(progress: Progress, log: Path) -> None:
+    """Remove the records of steps and validations after the checkpoint: they are about to be repeated."""
     if not log.exists():
         return
     kept = []
@@ -57,7 +65,7 @@ def _forget_after(progress: Progress, log: Path) -> None:
             record = json.loads(line)
             if record["step"] > (progress.validated if "val/ged" in record else progress.step):
                 break
-        except json.JSONDecodeError:  # the line at which a crash cut the file
+        except json.JSONDecodeError:  # a crash cut off this line
             break
         kept.append(line)
     write_text(log, "".join(kept))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from stochseg.data import Resized, SegmentationData, open_dataset, spread
@@ -31,28 +25,30 @@ from stochseg.models.io import load, save
 from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
+from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from stochseg.training.config import TrainConfig, read_config, write_config
+from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
+from stochseg.training.display import Show, display
 from stochseg.training.distributed import Processes, join, leave
+from stochseg.training.interrupts import delayed_interrupts
 from stochseg.training.log import Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
-from stochseg.types import Batch
+from stochseg.types import Batch, Example, Samples
 
-CONFIG_FILE = "train.yaml"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": partial(torch.optim.SGD, momentum=0.9),
     "muon": Muon,
 }
-# What a resumed run may change: nothing that decides what was learned so far.
+# Keys that a resumed run may change: they do not affect what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
 
 
 class TrainingDiverged(UserError):
-    """The loss is no longer a number."""
+    """The loss or the gradient is not finite."""
 
 
 def train(
@@ -63,7 +59,43 @@ def train(
     device: str = "auto",
     console: Console | None = None,
 ) -> Path:
-    """Train as `config` says into the run folder `out`; with `resume`, go on from its last checkpoint."""
+    """Train a model.
+
+    The run folder gets the checkpoints best/ (lowest validation GED) and last/, train.yaml, log.jsonl, TensorBoard logs
+    and pictures of samples. The result depends on the config alone: a run that was interrupted and resumed ends with
+    the weights of an uninterrupted one, bit for bit on the same machine and number of threads. Ctrl-C and SIGTERM
+    finish the current step and write a checkpoint.
+
+    Args:
+        config: the run; see `recipe` and `TrainConfig`.
+        out: the run folder. It is created.
+        resume: continue from the last checkpoint in `out`, if there is one.
+        device: "auto", "cpu", "cuda", "cuda:1", "mps". Under `torchrun`, all processes share the batches of one run.
+        console: receives progress and validation scores; standard error by default.
+
+    Returns:
+        The run folder, which `stochseg.load` accepts.
+
+    Raises:
+        UserError: if `out` already contains a run and `resume` is False, if the resumed run was trained with another
+            config, or if data, model or device cannot be used.
+        TrainingDiverged: if the loss or the gradient is not finite.
+
+    >>> import tempfile, stochseg
+    >>> from rich.console import Console
+    >>> config = TrainConfig.parse(
+    ...     {
+    ...         "data": {"name": "phantom", "options": {"size": 8}, "train": {"count": 4}, "val": {"count": 2}},
+    ...         "model": {"name": "unet-ce", "options": {"base": 4, "multipliers": [1]}},
+    ...         "steps": 2,
+    ...         "batch_size": 2,
+    ...     }
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(config, folder + "/run", device="cpu", console=Console(quiet=True))
+    ...     stochseg.load(run).name
+    'unet-ce'
+    """
     out = Path(out)
     console = console or Console(stderr=True)
     processes = join(device)
@@ -71,21 +103,26 @@ def train(
         if resume:
             recover_folder(out / "last")
         _check_run(config, out, resume)
-        begun = resume and (out / "last").exists()
-        run = _Run(config, out, processes, console, begun=begun)
-        if begun:
+        resumed = resume and (out / "last").exists()
+        run = _Run(config, out, processes, console, resumed=resumed)
+        if resumed:
             run.restore()
-        _begin_run(config, out, processes)
+        _create_run(config, out, processes)
         run.fit()
-        run.settle()
-        processes.wait()  # the main process may still be writing; leaving early would end the group under it
+        run.calibrate_sampling()
+        processes.wait()  # the main process may still be writing; leaving early would end the group
     finally:
         leave()
     return out
 
 
 def open_split(config: TrainConfig, split: str) -> SegmentationData:
-    """A split of the run's data with the options the run gives it."""
+    """Open a split of a run's data.
+
+    Args:
+        config: the run.
+        split: "train", "val" or "test"; "test" has the options of "val".
+    """
     further = config.data.train if split == "train" else config.data.val
     data = open_dataset(config.data.name, split, **{**config.data.options, **further})
     return data if config.data.size is None else Resized(data, config.data.size)
@@ -94,42 +131,38 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     file = out / CONFIG_FILE
     if file.exists() and not resume:
-        raise UserError(f"{out} already holds a run; go on with it with --resume, or give another --out")
-    # What failed before anything was kept, of memory perhaps, is not gone on with but begun again.
+        raise UserError(f"{out} already contains a run; pass --resume to continue it or choose another --out")
+    # A run that failed before its first checkpoint, perhaps for lack of memory, may start again with another config.
     if resume and file.exists() and any((out / name).exists() for name in ("best", "last")):
-        # The number of loader processes changes nothing of what they load.
-        old, new = (c.model_dump(mode="json", exclude={"data": {"workers"}}) for c in (read_config(file), config))
-        changed = sorted(k for k in new if k not in FREE_KEYS and new[k] != old[k])
+        old, new = _fixed_values(read_config(file)), _fixed_values(config)
+        changed = sorted(key for key in new if new[key] != old[key])
         if changed:
             raise UserError(
                 f"{out} was trained with another {', '.join(changed)}; a resumed run may change only "
-                f"{', '.join(sorted(FREE_KEYS))}. Give another --out for a new run"
+                f"{', '.join(sorted(FREE_KEYS))}. Choose another --out for a new run"
             )
 
 
-def _begin_run(config: TrainConfig, out: Path, processes: Processes) -> None:
-    """Write the config once data and model have opened: a run that could not begin leaves nothing behind."""
+def _fixed_values(config: TrainConfig) -> dict[str, Any]:
+    """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
+    values = config.model_dump(mode="json", exclude={*FREE_KEYS})
+    del values["data"]["workers"]
+    values["model"]["options"] = config.model.resolved_options()
+    return values
+
+
+def _create_run(config: TrainConfig, out: Path, processes: Processes) -> None:
+    """Write the config after data and model were opened, so that a run that cannot start leaves nothing behind."""
     processes.wait()
     if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
         write_config(config, out / CONFIG_FILE)
 
 
-def moving_average(model: torch.nn.Module, decay: float) -> AveragedModel:
-    """Exponential moving average of the parameters, with a warm-up: the decay of update n is at most
-    (1 + n) / (10 + n), so that the first, random weights are forgotten quickly."""
-
-    def update(averaged: list[Tensor], current: list[Tensor], updates: Any) -> None:
-        n = int(updates)
-        torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + n) / (10 + n)))
-
-    return AveragedModel(model, multi_avg_fn=update)
-
-
 class _Run:
-    """What one run holds: data, model, average, optimizer, where it stands."""
+    """Data, model, moving average, optimizer and progress of a run."""
 
-    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, begun: bool):
+    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, resumed: bool):
         self.config, self.out, self.processes, self.console = config, out, processes, console
         train_data = open_split(config, "train")
         self.val_data = open_split(config, "val")
@@ -144,53 +177,60 @@ class _Run:
         )
         torch.manual_seed(config.seed)
         self.model = build(config.model.name, train_data.info, config.model.options)
-        if not begun:  # a run that goes on has its weights, whatever became of those it started from
+        if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
             if config.start_from is not None:
                 self._start_from(load(config.start_from))
         self.model.to(processes.device)
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
-        self.ema = moving_average(self.model, config.ema)
+        self.average = MovingAverage(self.model, config.ema)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
         self.progress = Progress()
         self.amp = Precision(config.precision, processes.device)
-        self.model.check_options(SamplingOptions(evaluations=config.validation.steps))
+        self.model.check_options(SamplingOptions(evaluations=config.validation.evaluations))
 
     def _validation_images(self) -> list[int]:
-        """Those to validate on: evenly spread, without such as no rater labelled."""
+        """Indices of evenly spaced images, without those that have no labeled pixel."""
         if len(self.val_data) == 0:
             raise UserError("the validation split is empty")
 
-        def labelled(i: int) -> bool:
+        def is_labeled(i: int) -> bool:
             ignore = self.val_data.info.ignore
             return ignore is None or len(self.val_data[i].rated(ignore).raters) > 0
 
-        chosen = [i for i in spread(len(self.val_data), self.config.validation.images) if labelled(i)]
-        chosen = chosen or next(([i] for i in range(len(self.val_data)) if labelled(i)), [])
+        chosen = [i for i in spread(len(self.val_data), self.config.validation.images) if is_labeled(i)]
+        chosen = chosen or next(([i] for i in range(len(self.val_data)) if is_labeled(i)), [])
         if not chosen:
-            raise UserError("validation: none of its images has a labelled pixel, all are void; give others")
+            raise UserError("validation: expected images with labeled pixels, got only void ones; choose other images")
         return chosen
 
     def _start_from(self, source: StochasticSegmenter) -> None:
         fresh = self.model.load_matching_weights(source)
+        total = len(self.model.state_dict())
+        text = f"loaded {total - len(fresh)} of {total} tensors of {self.config.start_from}"
+        self._report(text + (f"; not loaded: {', '.join(fresh)}" if fresh else ""))
+
+    def _report(self, text: str) -> None:
         if self.processes.is_main:
-            total = len(self.model.state_dict())
-            text = f"weights of {self.config.start_from}: {total - len(fresh)} of {total} tensors taken"
-            self.console.print(text + (f", new: {', '.join(fresh)}" if fresh else ""), highlight=False)
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def restore(self) -> None:
-        self.progress = load_checkpoint(self.out / "last", self.model, self.ema, self.optimizer)
+        """Load the last checkpoint."""
+        self.progress = load_checkpoint(self.out / "last", self.model, self.average, self.optimizer)
         self.amp.restore(self.progress.loss_scale)
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
-        if any(getattr(before, key) != getattr(now, key) for key in ("images", "samples", "steps")):
-            self.progress.best = None  # scores of another validation do not compare
+        if any(getattr(before, key) != getattr(now, key) for key in ("images", "num_samples", "evaluations")):
+            self.progress.best = None  # scores of different validations are not comparable
             self.processes.wait()  # others may still be reading the checkpoint
-            self._save()  # or the next to go on, to whom both validations are the new one, would not know
+            self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
+        state = "training is complete" if self._over() else "resuming"
+        self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
 
     # ------------------------------------------------------------------ the loop
 
     def fit(self) -> None:
+        """Take the steps that are left."""
         config, start = self.config, self.progress.step
         loader = DataLoader(
             ForwardErrors(self.stream),
@@ -200,13 +240,13 @@ class _Run:
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
-        with Log(self.out, self.processes.is_main, self.progress) as log, self._bar() as advance:
+        with Log(self.out, self.processes.is_main, self.progress) as log, self._display() as show:
             try:
-                self._validate_if_due(log)  # a run that was stopped in the middle of it
+                self._validate_if_due(log)  # if the run was stopped during a validation
                 for draw in loader:
                     if isinstance(draw, UserError):
                         raise draw
-                    with _uninterrupted():
+                    with delayed_interrupts():  # a checkpoint must never hold half an optimizer step
                         lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
                         loss, norm = self._step(draw, lr)
                         self.progress.step += 1
@@ -216,7 +256,7 @@ class _Run:
                         if step % config.log_every == 0 or over:
                             record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
                             log.scalars(self.progress, record)
-                    advance(step, loss)
+                    show(loss)
                     self._validate_if_due(log)
                     if step % config.save_every == 0 or over:
                         self._save()
@@ -227,9 +267,14 @@ class _Run:
                     self._save()
                 raise
 
+    def _display(self) -> AbstractContextManager[Show]:
+        if self.processes.is_main:
+            return display(self.console, self.config, self.progress)
+        return nullcontext(lambda loss: None)
+
     def _clock(self, began: float) -> float:
-        """Seconds of training. Where they decide on the learning rate and the end it is the processes' mean, so that
-        all take the same steps."""
+        """Seconds of training: the mean over the processes if the run has a time limit, so that all take the same
+        steps."""
         seconds = time.perf_counter() - began
         if self.config.minutes is None:
             return seconds
@@ -239,9 +284,9 @@ class _Run:
         return self.config.is_over(self.progress.step, self.progress.seconds)
 
     def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
-        """One optimizer step; returns the loss over all processes and the gradient's norm."""
+        """Take one optimizer step and return the loss over all processes and the norm of the gradient."""
         device, batch = self.processes.device, draw.batch
-        # For networks with dropout; all else draws from the noise of its keys.
+        # For networks with dropout; everything else draws from the noise of its keys.
         place = (self.config.seed, self.progress.step, self.processes.rank)
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
@@ -262,7 +307,7 @@ class _Run:
         if not math.isfinite(norm) and not self.amp.rescues_overflow:
             self._diverged("gradient", norm)
         self.amp.step(self.optimizer)
-        self.ema.update_parameters(self.model)
+        self.average.update(self.model)
         return value, norm
 
     def _diverged(self, what: str, value: float) -> None:
@@ -282,12 +327,12 @@ class _Run:
             self.progress.validated = step
 
     def _validate(self, log: Log) -> None:
-        """GED on a fixed, evenly spread subset with the averaged weights; keeps the best."""
-        config, model = self.config.validation, self.ema.module
-        score, rows = 0.0, []
+        """Compute the GED of the averaged weights on the validation images, and save the best model."""
+        config, model = self.config.validation, self.average.model
+        score, rows = 0.0, list[tuple[Example, Samples]]()
         for i in self.val_images[self.processes.rank :: self.processes.world]:
             example = self.val_data[i].rated(model.info.ignore)
-            samples = model.sample(example.image[None], config.samples, evaluations=config.steps).to("cpu")
+            samples = model.sample(example.image[None], config.num_samples, evaluations=config.evaluations).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
@@ -296,21 +341,21 @@ class _Run:
         score = self.processes.total(score)[0] / len(self.val_images)
         step = self.progress.step
         log.scalars(self.progress, {"val/ged": score})
+        self._report(f"step {step}: validation GED_{config.num_samples} {score:.4f}")
         if self.processes.is_main:
             log.picture(step, qualitative(rows, model.info))
-            self.console.print(f"step {step}: validation GED_{config.samples} {score:.4f}", highlight=False)
         if self.progress.best is None or score < self.progress.best:
             if self.processes.is_main:
                 save(model, self.out / "best")
-            # Only now: a run that is stopped while it saves must find the score better once more.
+            # After saving: a run that is stopped while it saves must save again when it is resumed.
             self.progress.best, self.progress.best_step = score, step
 
-    def settle(self) -> None:
-        """Let the best model measure what its sampling needs, on validation images, and keep that with it."""
-        if self.processes.is_main and self.config.validation.settle:
+    def calibrate_sampling(self) -> None:
+        """Let the best model measure on validation images what its sampling needs, and save it with the result."""
+        if self.processes.is_main and self.config.validation.calibration_images:
             model = load(self.out / "best", device=self.processes.device)
             before = model.config
-            chosen = spread(len(self.val_data), self.config.validation.settle)
+            chosen = spread(len(self.val_data), self.config.validation.calibration_images)
             model.calibrate_sampling([self.val_data[i].image[None] for i in chosen])
             if model.config != before:
                 save(model, self.out / "best")
@@ -318,46 +363,4 @@ class _Run:
     def _save(self) -> None:
         self.progress.loss_scale = self.amp.state()
         if self.processes.is_main:
-            save_checkpoint(self.out / "last", self.model, self.ema, self.optimizer, self.progress)
-
-    # ------------------------------------------------------------------ what a person sees
-
-    @contextmanager
-    def _bar(self) -> Iterator[Callable[[int, float], None]]:
-        if not (self.processes.is_main and self.console.is_terminal):
-            yield lambda step, loss: None
-            return
-        columns = (
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} steps/s  left"),
-            TimeRemainingColumn(),
-        )
-        with Bar(*columns, console=self.console) as bar:
-            first, began = self.progress.step, time.perf_counter()
-            task = bar.add_task("training", total=self.config.steps, completed=first, loss="–", speed="–")
-
-            def advance(step: int, loss: float) -> None:
-                speed = (step - first) / (time.perf_counter() - began)
-                bar.update(task, completed=step, loss=f"{loss:.4g}", speed=f"{speed:.2f}")
-
-            yield advance
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, so that a checkpoint never holds half an optimizer step."""
-    if threading.current_thread() is not threading.main_thread():  # which receives no signals
-        yield
-        return
-    caught: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, lambda number, _: caught.append(number)) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
-    if caught:
-        signal.raise_signal(caught[0])
+            save_checkpoint(self.out / "last", self.model, self.average, self.optimizer, self.progress)

@@ -1,34 +1,49 @@
-"""Muon (Jordan et al., 2024): momentum whose matrices are made orthogonal before the step.
+"""Muon (Jordan et al., 2024): momentum whose matrices are orthogonalized before the step.
 
-A weight of a layer is a matrix, out × (in · kernel), and its momentum M = U S Vᵀ is replaced by about U Vᵀ: every
-direction that the batches agree on is taken at the same speed, where Adam follows the few that dominate. The step is
-scaled to the root mean square of one of Adam's (Liu et al., 2025), so that learning rates carry over. What is no
-matrix, biases, norms and depthwise convolutions, and layers of fewer than `LEAST` rows or columns are left to Adam.
+The weight of a layer is a matrix, out × (in · kernel). Its momentum M = U S Vᵀ is replaced by about U Vᵀ, so that all
+directions on which the batches agree are followed at the same speed, while Adam follows the few that dominate. The step
+is scaled to the root mean square of a step of Adam (Liu et al., 2025), so that learning rates carry over. Adam updates
+everything else: biases, norms, depthwise convolutions, and layers of fewer than `MIN_SIZE` rows or columns.
 
-Note: Jordan et al. leave first and last layers to Adam whatever their size; here they are taken like all others.
-`torch.optim.Muon` takes parameters of two dimensions alone, so no convolutions.
+Note: Jordan et al. leave first and last layers of any size to Adam; here they are treated like all others.
+`torch.optim.Muon` accepts parameters of two dimensions only, so no convolutions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-LEAST = 16
-"""Rows and columns below which a matrix is left to Adam."""
+MIN_SIZE = 16
+"""Matrices with fewer rows or columns are updated by Adam."""
 
-RMS = 0.2
-"""Of a step of Adam, in learning rates, as it is in practice."""
+STEP_RMS = 0.2
+"""Root mean square of a typical step of Adam, in learning rates."""
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan et al.: they bring singular values near 1 in five rounds, none of them exactly."""
+"""Coefficients of Jordan et al.: five rounds bring singular values near 1, though not to 1."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, Adam for the rest; weight decay apart from the gradient, as in AdamW."""
+    """Muon for matrices, Adam for the rest, with decoupled weight decay as in AdamW.
+
+    Args:
+        params: parameters or parameter groups.
+        lr: learning rate of both.
+        weight_decay: fraction of a weight, times lr, that is removed per step.
+        momentum: of Muon.
+        betas: of Adam; the short memory is for short trainings.
+        eps: of Adam.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(16, 16))
+    >>> weight.grad = torch.eye(16)
+    >>> Muon([weight], lr=0.1).step()
+    >>> bool(weight.diagonal().max() < 0)
+    True
+    """
 
     def __init__(
         self,
@@ -36,14 +51,21 @@ class Muon(torch.optim.Optimizer):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.99),  # of Adam; the short memory is for short trainings
+        betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
     ):
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "betas": betas, "eps": eps}
         super().__init__(params, defaults)
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update the parameters; a closure computes loss and gradients first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,9 +83,9 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state["momentum"] = torch.zeros_like(gradient)
         state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        ahead = gradient.lerp(state["momentum"], group["momentum"])  # Nesterov's
-        matrix = orthogonal(ahead.flatten(1))
-        return matrix.mul_(RMS * max(matrix.shape) ** 0.5).reshape_as(gradient)
+        ahead = gradient.lerp(state["momentum"], group["momentum"])  # Nesterov's momentum
+        matrix = orthogonalize(ahead.flatten(1))
+        return matrix.mul_(STEP_RMS * max(matrix.shape) ** 0.5).reshape_as(gradient)
 
     @staticmethod
     def _adam(state: dict[str, Tensor], gradient: Tensor, group: dict[str, Any]) -> Tensor:
@@ -73,24 +95,24 @@ class Muon(torch.optim.Optimizer):
         first, second = (1 - beta ** state["step"].item() for beta in group["betas"])
         state["mean"].lerp_(gradient, 1 - group["betas"][0])
         state["square"].lerp_(gradient.square(), 1 - group["betas"][1])
-        return (state["mean"] / first) / ((state["square"] / second).sqrt_() + group["eps"])
+        update: Tensor = (state["mean"] / first) / ((state["square"] / second).sqrt_() + group["eps"])
+        return update
 
 
 def is_matrix(parameter: Tensor) -> bool:
-    """Whether Muon takes it: a layer's weight of enough rows and columns."""
+    """Whether Muon updates this parameter: the weight of a layer, with enough rows and columns."""
     if parameter.ndim < 2 or (parameter.ndim > 2 and parameter.shape[1] == 1):
         return False
     rows = len(parameter)
-    return rows >= LEAST and parameter.numel() // rows >= LEAST
+    return rows >= MIN_SIZE and parameter.numel() // rows >= MIN_SIZE
 
 
-def orthogonal(matrix: Tensor, rounds: int = 5) -> Tensor:
-    """About U Vᵀ of `matrix` = U S Vᵀ, by Newton and Schulz's iteration: singular values of 0.7 to 1.2, but for those
-    that were almost 0.
+def orthogonalize(matrix: Tensor, rounds: int = 5) -> Tensor:
+    """Approximate U Vᵀ of `matrix` = U S Vᵀ by the Newton–Schulz iteration.
 
-    The rounds multiply from the left by polynomials of X Xᵀ, so they are done on that small square matrix alone, and
-    their product is applied once: about half the work for a 3×3 convolution. The squares need float32: in 16 bits this
-    form diverges.
+    Singular values become 0.7 to 1.2, except those that were almost 0. The rounds multiply from the left by polynomials
+    of X Xᵀ. They are computed on that small square matrix alone, and their product is applied once, which is about half
+    the work for a 3×3 convolution. The squares need float32: in 16 bits this form diverges.
     """
     wide = matrix.shape[0] <= matrix.shape[1]
     x = (matrix if wide else matrix.mT).float()
@@ -102,5 +124,5 @@ def orthogonal(matrix: Tensor, rounds: int = 5) -> Tensor:
         factor = a * one + b * gram + c * (gram @ gram)
         product = factor @ product
         gram = factor @ gram @ factor
-    out = (product @ x).to(matrix.dtype)
+    out: Tensor = (product @ x).to(matrix.dtype)
     return out if wide else out.mT

@@ -1,4 +1,4 @@
-"""Training in 16 bits where the device computes in them."""
+"""Mixed precision: training in 16 bits on devices that compute in them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stochseg.errors import UserError
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether this device computes in bfloat16 itself, which saves time; where it is emulated it costs time."""
+    """Whether this device computes in bfloat16 natively, which saves time; emulation costs time."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
         checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         return any(getattr(torch.cpu, check, bool)() for check in checks)
@@ -19,7 +19,15 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 class Precision:
-    """Mixed precision where the device has it; float32 otherwise does nothing."""
+    """Autocast and loss scaling of a run; neither does anything in float32.
+
+    Args:
+        name: "float32", "bfloat16", "float16" (CUDA only), or "auto" for bfloat16 if the device computes in it.
+        device: the device of the model.
+
+    Raises:
+        UserError: if the device has no such precision.
+    """
 
     def __init__(self, name: str, device: torch.device):
         if name == "auto":
@@ -34,26 +42,31 @@ class Precision:
 
     @property
     def rescues_overflow(self) -> bool:
-        """Whether a gradient that is not finite is met by a smaller loss scale and a skipped step."""
+        """Whether a gradient that is not finite only lowers the loss scale and skips the step."""
         return self.scaler.is_enabled()
 
     def state(self) -> dict[str, float]:
-        """What a resumed run needs to scale the loss as if it had not been stopped; empty where nothing is scaled."""
+        """State of the loss scaling for a resumed run; empty without scaling."""
         return self.scaler.state_dict()
 
     def restore(self, state: dict[str, float]) -> None:
+        """Continue from what `state` returned."""
         if state:
             self.scaler.load_state_dict(state)
 
     def autocast(self) -> torch.autocast:
+        """Context of the forward pass."""
         return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)
 
     def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
+        """Compute the gradients of the scaled loss."""
+        torch.autograd.backward(self.scaler.scale(loss))
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the loss scale, so that they can be clipped."""
         self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take an optimizer step, unless gradients overflowed, and adjust the loss scale."""
         self.scaler.step(optimizer)
         self.scaler.update()

@@ -1,7 +1,7 @@
-"""The order of training examples: a function of the seed and the step alone.
+"""Training batches: a function of the seed and the step alone.
 
-Asking for step 1000 gives the same batch whether the run began there or at step 0, with any number of
-loader workers; with several processes each takes its share of the same global batch.
+Step 1000 has the same batch whether a run was resumed there or started at step 0, with any number of loader workers.
+Several processes divide the same global batch.
 """
 
 from __future__ import annotations
@@ -10,32 +10,45 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from stochseg.data import AUGMENTATIONS, SegmentationData
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.sampling import Key
-from stochseg.types import Batch
+from stochseg.types import Batch, Example
 
-# What a random stream is for: the first number after the seed in its key.
+# Purpose of a random stream: the first number after the seed in its key.
 ORDER, AUGMENT, LOSS = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch and, an example, the key of its randomness in the loss."""
+    """A batch, and for each of its examples the key of the randomness in the loss."""
 
     batch: Batch
     keys: list[Key]
 
 
 @lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, size: int) -> np.ndarray:
+def _order(seed: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng((seed, ORDER, epoch)).permutation(size)
 
 
-class TrainingStream(torch.utils.data.Dataset):
-    """Item `step` is this process's share of the batch of that step."""
+class TrainingStream(torch.utils.data.Dataset[Draw]):
+    """Batches by step: item `step` is the part of that step's batch that this process computes.
+
+    Args:
+        data: the training split.
+        batch_size: examples per step, over all processes; a multiple of `world`.
+        seed: determines the order of examples, their augmentation and the randomness of the loss.
+        augment: name of the augmentation.
+        rank: index of this process.
+        world: number of processes.
+
+    Raises:
+        UserError: for an unknown augmentation, a batch that cannot be divided, or an empty split.
+    """
 
     def __init__(
         self,
@@ -60,7 +73,7 @@ class TrainingStream(torch.utils.data.Dataset):
         self.share = range(rank, batch_size, world)
 
     def __getitem__(self, step: int) -> Draw:
-        examples, keys = [], []
+        examples, keys = list[Example](), list[Key]()
         for j in self.share:
             epoch, place = divmod(step * self.batch_size + j, len(self.data))
             example = self.data[int(_order(self.seed, epoch, len(self.data))[place])]
@@ -70,9 +83,11 @@ class TrainingStream(torch.utils.data.Dataset):
         return Draw(Batch.collate(examples, self.data.info.ignore), keys)
 
 
-class ForwardErrors(torch.utils.data.Dataset):
-    """The stream, where a mistake of the user is an item: raised in a loader's process, it would come back as the text
-    of a traceback."""
+class ForwardErrors(torch.utils.data.Dataset[Draw | UserError]):
+    """The stream, with a UserError returned instead of raised.
+
+    Raised in a loader's process, it would arrive as the text of a traceback.
+    """
 
     def __init__(self, stream: TrainingStream):
         self.stream = stream

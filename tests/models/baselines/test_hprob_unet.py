@@ -9,8 +9,8 @@ from stochseg.errors import UserError
 from stochseg.models import create, load, save
 from stochseg.models.baselines.hprob_unet import MULTIPLIER_RANGE, Geco, picked_pixels
 from stochseg.models.baselines.latent import draws_from, given
+from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from stochseg.training.loop import moving_average
 from tests.support.readings import learn
 
 TINY = {"channels": [8, 8, 8], "blocks": 1, "latents": [1, 2]}
@@ -138,9 +138,9 @@ def test_the_multiplier_is_saved_and_resumed(tmp_path):
     assert all(torch.equal(getattr(again.geco, k), getattr(model.geco, k)) for k in kept)
 
     optimizer = torch.optim.Adam(model.parameters())
-    save_checkpoint(tmp_path / "last", model, moving_average(model, 0.9), optimizer, Progress(step=3))
+    save_checkpoint(tmp_path / "last", model, MovingAverage(model, 0.9), optimizer, Progress(step=3))
     other = hprob_unet(rate=0.5)
-    load_checkpoint(tmp_path / "last", other, moving_average(other, 0.9), torch.optim.Adam(other.parameters()))
+    load_checkpoint(tmp_path / "last", other, MovingAverage(other, 0.9), torch.optim.Adam(other.parameters()))
     other(image(), labels(), keys=[(3, 0), (3, 1)])
     assert all(torch.equal(getattr(other.geco, k), getattr(trained(4).geco, k)) for k in kept)
 

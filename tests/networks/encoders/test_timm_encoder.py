@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from stochseg.errors import UserError
 from stochseg.extras import repair_torchvision
 from stochseg.models import create, load, save
+from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from stochseg.training.loop import moving_average
 from tests.support.encoders import CNN, UNET, VIT, encoder, image, info
 from tests.support.extras import import_or_skip
 
@@ -186,17 +186,17 @@ def test_the_state_of_a_run_leaves_the_encoder_out(tmp_path):
         torch.manual_seed(seed)
         model = create("unet-ce", 2, 1, encoder=CNN, encoder_weights="random", **UNET)
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-        return model, moving_average(model, 0.9), optimizer
+        return model, MovingAverage(model, 0.9), optimizer
 
-    model, ema, optimizer = parts(0)
+    model, average, optimizer = parts(0)
     before = copy.deepcopy(model.encoder.state_dict())
     model(image(1, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.int64))["loss"].backward()
     optimizer.step()
-    ema.update_parameters(model)
-    assert all(torch.equal(value, before[key]) for key, value in ema.module.encoder.state_dict().items())
-    save_checkpoint(tmp_path / "last", model, ema, optimizer, Progress(step=1))
+    average.update(model)
+    assert all(torch.equal(value, before[key]) for key, value in average.model.encoder.state_dict().items())
+    save_checkpoint(tmp_path / "last", model, average, optimizer, Progress(step=1))
     assert not any(key.startswith("encoder.") for key in load_file(tmp_path / "last/state/model.safetensors"))
     other = parts(1)
     load_checkpoint(tmp_path / "last", *other)
-    for mine, theirs in ((model, other[0]), (ema.module, other[1].module)):
+    for mine, theirs in ((model, other[0]), (average.model, other[1].model)):
         assert all(torch.equal(value, mine.state_dict()[key]) for key, value in theirs.state_dict().items())
