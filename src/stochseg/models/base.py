@@ -226,7 +226,7 @@ class StochasticSegmenter(nn.Module):
             UserError: for an image or an option that the model cannot take.
 
         >>> import numpy as np, stochseg
-        >>> model = stochseg.create("unet-ce", base=8, multipliers=[1, 2], draw="pixels")
+        >>> model = stochseg.create("unet-ce", 2, 1, base=8, multipliers=[1, 2], draw="pixels")
         >>> model.sample(np.zeros((16, 16), np.uint8), n=4)
         Samples(1 image of 16×16 pixels, 4 label maps each, 2 classes, seed 0, evaluations 1)
         """
