@@ -5,20 +5,31 @@ BIN := $(VENV)/bin
 # Without an NVIDIA GPU the constraints keep torch at the release whose CPU build is enough.
 CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 || echo "-c constraints-cpu.txt")
 
-.PHONY: demo test lint benchmarks clean
+# Lines that ran are counted by the interpreter itself from Python 3.12 on, at almost no cost.
+COVERAGE_CORE := $(shell $(PYTHON) -c "import sys; print('sysmon' if sys.version_info >= (3, 12) else 'ctrace')")
+
+.PHONY: demo test test-gpu lint docs benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/stochseg demo
 
 # Two processes of one thread each beat one process of two: the tensors of the tests are small.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	COVERAGE_CORE=$(COVERAGE_CORE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+
+# In one process: tests that share a GPU would compete for its memory.
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, in site/; open site/index.html, no server needed.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/reverse_step.py
@@ -39,4 +50,4 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .coverage .pytest_cache .mypy_cache .ruff_cache
