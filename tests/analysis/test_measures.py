@@ -1,6 +1,7 @@
 """Measuring the samples of an image."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,14 @@ def test_classes_spacing_and_units():
         "area of halo",
         "equivalent diameter of halo",
     ]
+
+
+def test_class_names_come_from_the_samples():
+    labels = torch.full((1, 2, 4, 4), 2)
+    named = replace(as_samples(labels, 3), info=INFO)
+    assert measure(named, "area", label="halo").values.tolist() == [16, 16]
+    assert measurements(named)[0].name == "area of core"
+    assert stochseg.hypotheses(named)[0].name == "halo"
 
 
 def test_void_is_rejected():

@@ -48,7 +48,7 @@ def predicted(model, inputs, tmp_path_factory):
 
 @pytest.fixture
 def copied(predicted, tmp_path):
-    """The result of one picture, free to be spoiled."""
+    """A copy of the result of one picture, for tests that damage it."""
     (tmp_path / "out/a").mkdir(parents=True)
     for file in (predicted / "a").iterdir():
         (tmp_path / "out/a" / file.name).write_bytes(file.read_bytes())
@@ -75,7 +75,7 @@ def test_page_of_predictions(run, model, inputs, predicted, tmp_path):
         assert page.words.count(name) >= 2, "in the table of contents and over its section"
 
 
-def test_of_a_volume_all_is_measured_and_the_most_disputed_slice_is_shown(model, inputs, predicted):
+def test_volumes_show_the_most_disputed_slice_and_measure_all_slices(model, inputs, predicted):
     image = read_image(predicted / "volume", read_result(predicted / "volume"))
     values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
     drawn = [model.sample(part, 7) for part in values]
@@ -93,7 +93,7 @@ def test_of_a_volume_all_is_measured_and_the_most_disputed_slice_is_shown(model,
     assert f"volume of {model.info.names[1]}" in str(again.section().parts[-1].table.rows)
 
 
-def test_a_question_about_a_volume_looks_at_all_its_slices(run, model, inputs, predicted, tmp_path):
+def test_questions_about_volumes_use_all_slices(run, model, inputs, predicted, tmp_path):
     values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
     areas = np.stack([stochseg.measure(model.sample(v, 7), "area", spacing=(0.8, 0.5)).values for v in values])
     largest = areas.max(0)
@@ -110,19 +110,19 @@ def test_a_question_about_a_volume_looks_at_all_its_slices(run, model, inputs, p
     assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is posterior, left is the patient's left." in text
 
 
-def test_pages_of_the_same_predictions_are_the_same(predicted, tmp_path):
+def test_pages_are_deterministic(predicted, tmp_path):
     for name in ("one", "two"):
         report_predictions(predicted / "a", tmp_path / f"{name}.html", questions=[ASK])
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_limit_says_what_is_left_out(predicted, tmp_path):
+def test_limit_is_stated_on_the_page(predicted, tmp_path):
     (answer,) = report_predictions(predicted, tmp_path / "page.html", limit=1, questions=[ASK])
     assert answer.startswith("a: P(")
     assert "shows 1 of them, evenly spaced" in Page(tmp_path / "page.html").text
 
 
-def test_without_the_input_the_overlay_is_drawn_on(copied, tmp_path):
+def test_missing_input_is_replaced_by_its_overlay(copied, tmp_path):
     record = json.loads((copied / "a/result.json").read_text())
     record["inputs"][0]["file"] = str(tmp_path / "gone.png")
     (copied / "a/result.json").write_text(json.dumps(record))
@@ -151,7 +151,7 @@ def test_predictions_of_an_older_version(tmp_path):
         ("mean.tif", None, "mean.tif cannot be read"),
     ],
 )
-def test_what_is_broken_is_named_and_nothing_is_written(run, copied, tmp_path, file, content, says):
+def test_damaged_files_are_named_and_no_page_is_written(run, copied, tmp_path, file, content, says):
     (copied / "a" / file).unlink()
     if content is not None:
         (copied / "a" / file).write_text(content)
@@ -161,7 +161,7 @@ def test_what_is_broken_is_named_and_nothing_is_written(run, copied, tmp_path, f
     assert not (tmp_path / "page.html").exists()
 
 
-def test_files_that_do_not_fit_each_other_are_refused(copied):
+def test_contradicting_files_are_rejected(copied):
     record = json.loads((copied / "a/result.json").read_text())
     for part in record["classes"]:
         part["samples"] = part["samples"][:-1]
@@ -170,7 +170,7 @@ def test_files_that_do_not_fit_each_other_are_refused(copied):
         read_image(copied / "a", read_result(copied / "a"))
 
 
-def test_a_volume_whose_samples_weigh_differently_in_its_slices_is_refused(model, tmp_path):
+def test_volumes_with_different_weights_per_slice_are_rejected(model, tmp_path):
     volume = RNG.integers(0, 256, (16, 16, 2)).astype(np.uint8)
     nibabel.Nifti1Image(volume, np.eye(4)).to_filename(tmp_path / "a.nii")
     (outcome,) = predict(model, [tmp_path / "a.nii"], tmp_path / "out", PredictOptions(n=2))
@@ -204,7 +204,7 @@ def test_a_volume_whose_samples_weigh_differently_in_its_slices_is_refused(model
         (["out", "--out", "empty"], "--out empty is a folder"),
     ],
 )
-def test_mistakes(run, copied, tmp_path, monkeypatch, arguments, says):
+def test_command_line_errors(run, copied, tmp_path, monkeypatch, arguments, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
