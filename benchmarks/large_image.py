@@ -1,12 +1,14 @@
-"""What `stochseg predict` takes for an image too large to be seen at once, and whether it matters how it is cut.
+"""Cost of `stochseg predict` on a large image, and the effect of the size of its tiles on the samples.
 
 python benchmarks/large_image.py
 
-Every row is a process of its own: the command as a user calls it, on a mosaic of phantoms. `ccdm-fast` is the default
-model with fresh weights, for what it costs; `lidc, no focus` has the shipped weights (8 components, Latin noise) and
-labels the whole image, so that its labels mean something. Both take few network evaluations a sample, which changes the
-time in proportion and the memory not at all. megabytes: the most the process held, libraries included; agreement: share
-of all samples' pixels with the same label as in the first layout; iou: of their foreground.
+Every row is one process: the command as a user calls it, on a mosaic of phantoms. `ccdm-fast` is the default model with
+fresh weights, for its cost; `lidc, no focus` has the bundled weights (8 components, Latin noise) and labels the whole
+image, so that its labels are meaningful. Both use few network evaluations per sample, which changes the time in
+proportion and does not change the memory.
+
+megabytes: peak memory of the process, libraries included; agreement: fraction of the pixels of all samples with the
+same label as in the first layout; iou: of their foreground.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ PLACE = 128
 
 
 def mosaic(side: int) -> np.ndarray:
-    """Phantoms of 128×128 pixels beside each other, "side side" uint8."""
+    """Phantoms of 128×128 pixels next to each other, "side side" uint8."""
     count = -(-side // PLACE)
     phantoms = Phantoms("test", size=PLACE, count=count**2)
     rows = [np.hstack([phantoms.raw(y * count + x) for x in range(count)]) for y in range(count)]
@@ -43,16 +45,16 @@ def mosaic(side: int) -> np.ndarray:
 
 
 def models() -> dict[str, stochseg.StochasticSegmenter]:
-    shipped = stochseg.load("lidc")
-    options = {**shipped.config.model_dump(), "focus": None}
-    everywhere = stochseg.create("ccdm-fast", num_classes=2, image_channels=1, info=shipped.info, **options)
-    everywhere.load_state_dict(shipped.state_dict())
+    bundled = stochseg.load("lidc")
+    options = {**bundled.config.model_dump(), "focus": None}
+    everywhere = stochseg.create("ccdm-fast", num_classes=2, image_channels=1, info=bundled.info, **options)
+    everywhere.load_state_dict(bundled.state_dict())
     return {FRESH: stochseg.create("ccdm-fast", num_classes=2, image_channels=1), TRAINED: everywhere}
 
 
 def predict(*arguments: object) -> dict[str, float]:
-    """Run the command; its wall and CPU seconds and the most memory it held."""
-    began = time.perf_counter()
+    """Run the command and measure its wall time, CPU time and peak memory."""
+    start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "stochseg", "predict", *map(str, arguments)])
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -61,7 +63,7 @@ def predict(*arguments: object) -> dict[str, float]:
     kilobyte = 1 if sys.platform == "darwin" else 2**10
     return {
         "megabytes": round(usage.ru_maxrss * kilobyte / 2**20),
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(time.perf_counter() - start, 1),
         "core_seconds": round(usage.ru_utime + usage.ru_stime, 1),
     }
 
@@ -70,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=2000)
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--evaluations", type=int, default=2, help="network evaluations a sample")
+    parser.add_argument("--evaluations", type=int, default=2, help="network evaluations per sample")
     parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
     arguments = parser.parse_args()
     rows = []
@@ -80,20 +82,20 @@ def main() -> None:
         Image.fromarray(mosaic(arguments.side)).save(picture)
         for number, (name, model) in enumerate(models().items()):
             saved, first = stochseg.save(model, folder / f"model-{number}"), None
-            # Fresh weights give every pixel the same probabilities: another layout would agree for no good reason.
+            # Fresh weights give every pixel the same probabilities, so that any two layouts agree.
             for tile, overlap in LAYOUTS[:1] if name == FRESH else LAYOUTS:
                 out = folder / f"out-{number}-{tile}-{overlap}"
-                cut = ["--tile", tile, "--overlap", overlap, "--evaluations", arguments.steps, "-n", arguments.samples]
-                cost = predict(saved, picture, "--out", out, *cut)
+                options = ["--tile", tile, "--overlap", overlap, "-n", arguments.samples]
+                cost = predict(saved, picture, "--out", out, *options, "--evaluations", arguments.evaluations)
                 drawn = tifffile.imread(out / "mosaic" / "samples.tif") > 0
                 first = drawn if first is None else first
                 same = {"agreement": "", "iou": ""}
                 if drawn is not first:
                     same["agreement"] = round(float((drawn == first).mean()), 5)
                     same["iou"] = round(float((drawn & first).sum() / (drawn | first).sum()), 5)
-                size = {"side": arguments.side, "samples": arguments.samples, "evaluations": arguments.steps}
-                cut = {"model": name, "tile": tile, "overlap": overlap}
-                rows.append({**cut, **size, **cost, **same, "threads": torch.get_num_threads()})
+                size = {"side": arguments.side, "samples": arguments.samples, "evaluations": arguments.evaluations}
+                layout = {"model": name, "tile": tile, "overlap": overlap}
+                rows.append({**layout, **size, **cost, **same, "threads": torch.get_num_threads()})
                 print(rows[-1], flush=True)
     print(harness.write_csv("large_image", rows, arguments.out))
 

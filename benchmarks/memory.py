@@ -1,10 +1,10 @@
-"""What keeping freed memory is worth: 16 samples of a slice by the shipped model, in a process that keeps what its
+"""Effect of keeping freed memory: 16 samples of one slice by the bundled model, in a process that keeps the memory its
 tensors free and in one that does not.
 
 python benchmarks/memory.py
 
-core_seconds is the CPU time over all cores, system_seconds the part of it that the system spent, most of it on filling
-pages; both are medians.
+core_seconds is the CPU time over all cores, system_seconds the part of it spent by the operating system, mostly on
+filling pages; both are medians.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def measure(engine: str, repeats: int) -> dict[str, float]:
         after = os.times()
         user.append(after.user - before.user)
         system.append(after.system - before.system)
-    return {"user": statistics.median(user[1:]), "system": statistics.median(system[1:])}  # the first one warms up
+    return {
+        "user": statistics.median(user[1:]),
+        "system": statistics.median(system[1:]),
+    }  # the first warms up
 
 
 def main() -> None:

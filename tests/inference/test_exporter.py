@@ -103,10 +103,9 @@ def test_the_description_is_enough_to_sample(exported, sessions):
     assert (folder / "config.json").is_file()
 
 
-def test_export_describes_a_network_of_one_map(tmp_path):
+def test_constants_of_a_network_of_one_map():
     model = lively("unet-ce")
-    folder = export(model, tmp_path / "out", (9, 10))
-    constants = json.loads((folder / "export.json").read_text())["sampling"]
+    constants = model.sampling_constants(9, 10)
     assert constants["draw"] == model.config.draw
     assert "extended at the bottom and right" in constants["loop"]
 
@@ -116,7 +115,7 @@ def test_export_refuses_models_with_an_encoder(tmp_path):
         export(lively("unet-ce", encoder="hog", multipliers=[1, 1, 1, 1]), tmp_path / "out", (16, 16))
 
 
-def test_export_describes_the_rule_of_a_corrector():
+def test_constants_describe_the_rule_of_a_corrector():
     constants = lively("ccdm", sampler="corrector").sampling_constants(8, 8)
     assert "fraction: 0.25" in constants["rule"]
     assert "q(x_t | x0)" in constants["rule"]
