@@ -10,8 +10,9 @@ COVERAGE_CORE := $(shell $(PYTHON) -c "import sys; print('sysmon' if sys.version
 
 .PHONY: demo test test-gpu lint docs benchmarks clean
 
+# Shorter: make demo MINUTES=2
 demo: $(VENV)/.installed
-	$(BIN)/stochseg demo
+	$(BIN)/stochseg demo $(if $(MINUTES),--minutes $(MINUTES))
 
 # Two processes of one thread each beat one process of two: the tensors of the tests are small.
 test: $(VENV)/.installed-dev

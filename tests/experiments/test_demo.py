@@ -1,13 +1,15 @@
-"""The demo, made tiny: everything it promises to write is there."""
+"""The demo, made tiny: everything it promises to write is there, and it can be stopped and resumed."""
 
 import io
 import json
+import re
 
 import pytest
 from PIL import Image
 from rich.console import Console
 
 import stochseg.experiments.demo as demo
+from stochseg.errors import UserError
 
 TINY = (
     *("steps=2", "batch_size=2", "data.options.size=16", "data.train.count=4", "data.val.count=4"),
@@ -21,9 +23,13 @@ TINY = (
 )
 
 
-def test_demo(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _few_samples(monkeypatch):
     monkeypatch.setattr(demo, "IMAGES", 2)
     monkeypatch.setattr(demo, "SAMPLES", 16)
+
+
+def test_demo(tmp_path):
     text = io.StringIO()
     result = demo.run_demo(tmp_path / "run", Console(file=text, width=200), overrides=TINY)
     page = (tmp_path / "run/index.html").read_text()
@@ -38,3 +44,24 @@ def test_demo(tmp_path, monkeypatch):
         with Image.open(file) as picture:
             picture.load()
     assert str(tmp_path / "run/index.html") in text.getvalue()
+
+
+def test_a_stopped_demo_says_how_to_resume_and_resumes(tmp_path, monkeypatch):
+    out, text = tmp_path / "my [run]", io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            demo.run_demo(out, Console(file=text, width=200), minutes=7.5, overrides=TINY)
+    (advice,) = re.findall(r"resume with: (.*)", text.getvalue())
+    assert advice == f"stochseg demo --out '{out}' --minutes 7.5"
+    assert "2 steps or 7.5 min" in text.getvalue()
+    again = io.StringIO()
+    demo.run_demo(out, Console(file=again, width=200), overrides=TINY)
+    assert "complete at step 2 of 2" in again.getvalue()
+
+
+def test_the_time_limit_ends_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "evaluate", lambda *_, **__: (_ for _ in ()).throw(UserError("enough")))
+    with pytest.raises(UserError, match="enough"):
+        demo.run_demo(tmp_path / "run", Console(quiet=True), minutes=1e-6, overrides=(*TINY, "steps=1000"))
+    assert json.loads((tmp_path / "run/last/state/progress.json").read_text())["step"] == 1

@@ -67,11 +67,16 @@ def _options(
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo")) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(help="Run folder. A run that is already there is resumed.")] = Path("runs/demo"),
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop training after this many minutes. Default: train all steps.")
+    ] = None,
+) -> None:
     """Train a small model on synthetic slices and show what it does: minutes on two cores, nothing to download."""
     from stochseg.experiments.demo import run_demo
 
-    run_demo(out, console)
+    run_demo(out, console, minutes=minutes)
 
 
 @app.command(

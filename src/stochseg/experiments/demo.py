@@ -1,7 +1,8 @@
-"""The demo: train on phantoms, sample, compare with the known truth, write a page to look at."""
+"""The demo: train on phantoms, sample, compare with the known truth, write a page."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import torch
@@ -20,44 +21,71 @@ from stochseg.plotting.output import embed_picture
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Picture, Section
 from stochseg.reports.run import read_log
-from stochseg.training import open_split, train
+from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.log import LOG_FILE
 
 IMAGES, SAMPLES = 32, 100
 
 
-def run_demo(out: Path, console: Console, *, overrides: tuple[str, ...] = ()) -> Evaluation:
-    """Train the recipe `phantom-tiny` (or go on with it), evaluate on held-out phantoms, write pictures and a page."""
-    config = recipe("phantom-tiny", overrides)
-    console.print(f"[bold]1/3[/] training phantom-tiny for {config.steps} steps on {torch.get_num_threads()} threads")
+def run_demo(
+    out: Path, console: Console, *, minutes: float | None = None, overrides: tuple[str, ...] = ()
+) -> Evaluation:
+    """Train the recipe `phantom-tiny`, evaluate it on held-out phantoms, write pictures and a page.
+
+    Args:
+        out: the run folder. A run that is already there is resumed.
+        console: receives the messages.
+        minutes: stop training after this many minutes.
+        overrides: changes of the recipe, as `key=value`.
+    """
+    limit = () if minutes is None else (f"minutes={minutes}",)
+    config = recipe("phantom-tiny", [*overrides, *limit])
+    command = shlex.join(["stochseg", "demo", "--out", str(out), *(["--minutes", f"{minutes:g}"] if minutes else [])])
+    try:
+        return _run(config, out, console, command)
+    except KeyboardInterrupt:
+        _print(console, f"\nstopped; resume with: {command}")
+        raise
+
+
+def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Evaluation:
+    threads = torch.get_num_threads()
+    time = "" if config.minutes is None else f" or {config.minutes:g} min"
+    _print(console, f"1/3 training phantom-tiny for {config.steps} steps{time}; CPU threads: {threads}")
+    _print(console, f"    Ctrl-C stops and keeps what is trained; {command} resumes")
     train(config, out, resume=True, device="cpu", console=console)
     model = load(out)
     data = open_split(config, "test")
     assert isinstance(data, Phantoms)
     assert isinstance(model, CategoricalDiffusion)
     count = min(IMAGES, len(data))
-    console.print(f"[bold]2/3[/] drawing {SAMPLES} samples of each of {count} phantoms the model has never seen")
+    _print(console, f"2/3 drawing {SAMPLES} samples of each of {count} phantoms that the model has never seen")
     result = evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count)
     console.print(table(result))
 
-    console.print("[bold]3/3[/] writing pictures and the page")
+    _print(console, "3/3 writing pictures and the page")
     folder = out / "evaluation"
     write_results(result, folder)
+    images = out / "images"
+    images.mkdir(exist_ok=True)
     for i in range(4):
-        file = out / "images" / f"{data[i].id}.png"
-        file.parent.mkdir(exist_ok=True)
-        Image.fromarray(data.raw(i)).save(file)
+        Image.fromarray(data.raw(i)).save(images / f"{data[i].id}.png")
     picture = write_figure(qualitative(result.kept, data.info), folder / "samples.png")
     page = _write_page(out, result, data, model.process)
     metrics = result.metrics
-    console.print(
-        f"\nLook at [bold]{page}[/] (open it in a browser) and {picture}.\n"
+    _print(
+        console,
+        f"\nOpen {page} in a browser, or look at {picture}.\n"
         f"Mode frequencies are within {metrics['mode_tv']:.3f} of the truth (total variation, 0 is perfect), and a "
         f"sample overlaps its nearest true reading by {metrics['mode_iou']:.2f} IoU.\n"
-        f"Next: stochseg predict {out} {out}/images/{data[0].id}.png --overview",
-        highlight=False,
+        f"Next: stochseg predict {shlex.quote(str(out))} {shlex.quote(str(images / data[0].id))}.png --overview",
     )
     return result
+
+
+def _print(console: Console, text: str) -> None:
+    """Print text with paths in it, which may contain brackets."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _write_page(out: Path, result: Evaluation, data: Phantoms, process: CategoricalProcess) -> Path:
@@ -68,10 +96,11 @@ def _write_page(out: Path, result: Evaluation, data: Phantoms, process: Categori
         "the image.",
         pictures=[Picture(embed_picture(strip), "A label map at eight times of the forward process.", wide=True)],
     )
+    run = shlex.quote(str(out))
     commands = Section(
         "Next commands",
-        code=f"stochseg predict {out} {out}/images/phantom-test-00000.png -n 16 --overview\n"
-        f"stochseg evaluate {out} -n 100 --curve 5,10,25\n"
+        code=f"stochseg predict {run} {run}/images/phantom-test-00000.png -n 16 --overview\n"
+        f"stochseg evaluate {run} -n 100 --curve 5,10,25\n"
         "stochseg train phantom-tiny data.options.variant=multiclass --out runs/multiclass",
     )
     page = RunPage(
