@@ -12,16 +12,8 @@ Equations are named by their labels in the paper's source, with their numbers in
 Gaussian process of the baselines.
 """
 
-from stochseg.core.gaussian import (
-    GAUSSIAN_STEPS,
-    GaussianDenoise,
-    GaussianProcess,
-    Step,
-    gaussian_step,
-    gaussian_walk,
-    normal_kl,
-    standard_normal,
-)
+from stochseg.core.gaussian.process import GaussianProcess, normal_kl, standard_normal
+from stochseg.core.gaussian.samplers import GAUSSIAN_STEPS, GaussianDenoise, gaussian_step, gaussian_walk
 from stochseg.core.grids import GRIDS, Grid, Profile, make_grid
 from stochseg.core.noise import (
     NOISES,
@@ -35,7 +27,9 @@ from stochseg.core.noise import (
 )
 from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, mixture_terms, prior_kl
 from stochseg.core.process import CategoricalProcess
-from stochseg.core.samplers import SAMPLERS, Denoise, Sampler, SamplerOutput, ancestral
+from stochseg.core.samplers import SAMPLERS
+from stochseg.core.samplers.ancestral import ancestral
+from stochseg.core.samplers.base import Denoise, Sampler, SamplerOutput
 from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
 
 __all__ = [
@@ -58,7 +52,6 @@ __all__ = [
     "SamplerOutput",
     "Schedule",
     "SeededNoise",
-    "Step",
     "ancestral",
     "cosine",
     "cross_entropy_terms",

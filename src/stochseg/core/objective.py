@@ -14,12 +14,7 @@ Objective = Callable[[CategoricalProcess, Tensor, Tensor, Tensor, Tensor, Tensor
 
 
 def kl_terms(
-    process: CategoricalProcess,
-    log_p0: Tensor,
-    x0: Tensor,
-    x_t: Tensor,
-    t: Tensor,
-    mask: Tensor | None = None,
+    process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None = None
 ) -> Tensor:
     """Compute KL( q(x_{t-1} | x_t, x0) || p(x_{t-1} | x_t, image) ) per pixel (CCDM Eq. kl_div).
 

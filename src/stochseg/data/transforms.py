@@ -105,9 +105,5 @@ def _mix(image: Tensor, gray: Tensor, factor: float) -> Tensor:
     return gray + (image - gray) * factor
 
 
-AUGMENTATIONS: dict[str, Augmentation] = {
-    "none": keep,
-    "flip-rotate": flip_rotate,
-    "flip-jitter": flip_jitter,
-}
+AUGMENTATIONS: dict[str, Augmentation] = {"none": keep, "flip-rotate": flip_rotate, "flip-jitter": flip_jitter}
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -43,9 +43,7 @@ class CalibrationBins:
                 "use one number of bins for all images"
             )
         return CalibrationBins(
-            self.count + other.count,
-            self.confidence_sum + other.confidence_sum,
-            self.correct_sum + other.correct_sum,
+            self.count + other.count, self.confidence_sum + other.confidence_sum, self.correct_sum + other.correct_sum
         )
 
 

@@ -68,10 +68,7 @@ def ged(
         tensor([0.2500], dtype=torch.float64)
     """
     return ged_from_iou(
-        *iou_blocks(samples, raters, num_classes),
-        weights=weights,
-        rater_weights=rater_weights,
-        unbiased=unbiased,
+        *iou_blocks(samples, raters, num_classes), weights=weights, rater_weights=rater_weights, unbiased=unbiased
     )
 
 

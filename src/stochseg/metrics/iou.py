@@ -99,8 +99,7 @@ def without_void(samples: ArrayLike, raters: ArrayLike, mask: ArrayLike | None) 
 
 def all_iou(num_classes: int, *sets: Tensor) -> Tensor:
     """Compute the IoU "b m m" between all maps of the checked sets "b . *space", joined to m maps per image."""
-    everything = slice(None)
-    return _iou(_joined(num_classes, *sets), everything, everything, num_classes)
+    return _iou(_joined(num_classes, *sets), slice(None), slice(None), num_classes)
 
 
 def cross_iou(a: Tensor, b: Tensor, num_classes: int) -> Tensor:
@@ -112,14 +111,7 @@ def cross_iou(a: Tensor, b: Tensor, num_classes: int) -> Tensor:
 def _joined(num_classes: int, *sets: Tensor) -> Tensor:
     """Join checked sets "b m *space" to one "b m p" of the smallest integers: later passes read 8 times less."""
     dtype = torch.uint8 if num_classes <= 256 else torch.int32
-    b, _, *space = sets[0].shape
-    joined = torch.empty(b, sum(maps.shape[1] for maps in sets), *space, dtype=dtype, device=sets[0].device)
-    start = 0
-    for maps in sets:
-        stop = start + maps.shape[1]
-        joined[:, start:stop] = maps
-        start = stop
-    return joined.flatten(2)
+    return torch.cat([maps.to(sets[0].device, dtype).flatten(2) for maps in sets], dim=1)
 
 
 def _iou(maps: Tensor, rows: slice, columns: slice, num_classes: int) -> Tensor:
@@ -139,13 +131,9 @@ def _class_iou(maps: Tensor, label: int, rows: slice, columns: slice) -> Tensor:
     hit = torch.eq(maps, label, out=torch.empty_like(maps))
     # A pixel where no map has the class adds nothing to any count; for most classes that is most pixels.
     used = hit.amax(0).nonzero().squeeze(1)
-    one_hot = hit.gather(1, used.expand(len(maps), -1)).to(_counting_dtype(len(used)))
+    dtype = torch.float32 if len(used) <= _FLOAT32_EXACT else torch.float64
+    one_hot = hit.gather(1, used.expand(len(maps), -1)).to(dtype)
     intersection = (one_hot[rows] @ one_hot[columns].T).double()
     area = one_hot.sum(1).double()
     union = area[rows, None] + area[None, columns] - intersection
     return torch.where(union > 0, intersection / union, 1.0)
-
-
-def _counting_dtype(pixels: int) -> torch.dtype:
-    """The cheapest float that counts this many pixels without error."""
-    return torch.float32 if pixels <= _FLOAT32_EXACT else torch.float64

@@ -22,19 +22,30 @@ repair_torchvision()  # torchmetrics imports torchvision if it is installed
 from torchmetrics import Metric  # noqa: E402
 
 
-class _MeanMetric(Metric):
-    """A mean over all images or pixels so far."""
+class _SumMetric(Metric):
+    """A metric whose states are sums."""
 
     full_state_update = False
     is_differentiable = False
-    total: Tensor
-    seen: Tensor
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = num_classes
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("seen", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def _add_sum(self, name: str, *shape: int, dtype: torch.dtype = torch.int64) -> None:
+        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+
+
+class _MeanMetric(_SumMetric):
+    """A mean over all images or pixels so far."""
+
+    total: Tensor
+    seen: Tensor
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(num_classes, **kwargs)
+        self._add_sum("total", dtype=torch.float64)
+        self._add_sum("seen")
 
     def compute(self) -> Tensor:
         """Compute the mean so far, a scalar."""
@@ -78,12 +89,7 @@ class GeneralizedEnergyDistance(_MeanMetric):
         """Add images: samples "b n *space" int, raters "b k *space" int, weights "b n", rater_weights "b k"."""
         self._add(
             functional.ged(
-                samples,
-                raters,
-                self.num_classes,
-                weights=weights,
-                rater_weights=rater_weights,
-                unbiased=self.unbiased,
+                samples, raters, self.num_classes, weights=weights, rater_weights=rater_weights, unbiased=self.unbiased
             )
         )
 
@@ -129,7 +135,7 @@ class BrierScore(_MeanMetric):
         self.seen += counted.sum()
 
 
-class ExpectedCalibrationError(Metric):
+class ExpectedCalibrationError(_SumMetric):
     """Top-label calibration error over all pixels and raters of the data set that are not void.
 
     Args:
@@ -137,19 +143,16 @@ class ExpectedCalibrationError(Metric):
         bins: number of bins of probability.
     """
 
-    full_state_update = False
-    is_differentiable = False
     higher_is_better = False
     count: Tensor
     confidence_sum: Tensor
     correct_sum: Tensor
 
     def __init__(self, num_classes: int, *, bins: int = 15, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
-        self.add_state("count", torch.zeros(bins, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("confidence_sum", torch.zeros(bins, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("correct_sum", torch.zeros(bins, dtype=torch.int64), dist_reduce_fx="sum")
+        super().__init__(num_classes, **kwargs)
+        self._add_sum("count", bins)
+        self._add_sum("confidence_sum", bins, dtype=torch.float64)
+        self._add_sum("correct_sum", bins)
 
     def update(self, mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None) -> None:
         """Add images: mean "b l *space" probabilities, raters "b k *space" int, mask "b k *space" bool."""
@@ -165,7 +168,7 @@ class ExpectedCalibrationError(Metric):
         return calibration.CalibrationBins(self.count, self.confidence_sum, self.correct_sum)
 
 
-class MeanIoU(Metric):
+class MeanIoU(_SumMetric):
     """Mean IoU of the data-set confusion matrix, over the classes that occur.
 
     Args:
@@ -173,17 +176,13 @@ class MeanIoU(Metric):
         ignore: target pixels with this label are left out.
     """
 
-    full_state_update = False
-    is_differentiable = False
     higher_is_better = True
     confusion: Tensor
 
     def __init__(self, num_classes: int, *, ignore: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
+        super().__init__(num_classes, **kwargs)
         self.ignore = ignore
-        empty = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.add_state("confusion", empty, dist_reduce_fx="sum")
+        self._add_sum("confusion", num_classes, num_classes)
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
         """Add images: prediction and target "b *space" int."""

@@ -128,13 +128,19 @@ def metric_info(key: str) -> MetricInfo:
     Raises:
         UserError: if the key is unknown.
     """
-    if key in METRIC_TABLE:
-        return METRIC_TABLE[key]
-    family, _, count = key.rpartition("_")
-    if family not in FAMILIES or not count.isdecimal():
+    found = _parse(key)
+    if found is None:
         raise unknown_name("metric", key, METRIC_TABLE)
-    info = METRIC_TABLE[family]
-    return replace(info, key=key, title=f"{info.title}, n = {count}", short=f"{info.short}_{count}")
+    info, n = METRIC_TABLE[found[0]], found[1]
+    return info if n == 0 else replace(info, key=key, title=f"{info.title}, n = {n}", short=f"{info.short}_{n}")
+
+
+def _parse(key: str) -> tuple[str, int] | None:
+    """The row of the table and the number of samples, 0 if the key does not name it; None if the key is unknown."""
+    if key in METRIC_TABLE:
+        return key, 0
+    family, _, count = key.rpartition("_")
+    return (family, int(count)) if family in FAMILIES and count.isdecimal() else None
 
 
 def format_metric(key: str, value: float | None, *, digits: int | None = None) -> str:
@@ -157,13 +163,6 @@ def format_metric(key: str, value: float | None, *, digits: int | None = None) -
 
 def sort_metrics(keys: Iterable[str]) -> list[str]:
     """Select the keys that are metrics, in the order of the table; a family is ordered by n."""
-    order = {key: i for i, key in enumerate(METRIC_TABLE)}
-
-    def place(key: str) -> tuple[int, int] | None:
-        family, _, count = key.rpartition("_")
-        if key in order:
-            return order[key], 0
-        return (order[family], int(count)) if family in FAMILIES and count.isdecimal() else None
-
-    places = {key: at for key in keys if (at := place(key)) is not None}
+    order = list(METRIC_TABLE)
+    places = {key: (order.index(found[0]), found[1]) for key in keys if (found := _parse(key)) is not None}
     return sorted(places, key=places.__getitem__)

@@ -13,8 +13,8 @@ from stochseg.config import Config
 from stochseg.core import NOISES
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
-from stochseg.models.sampling import Drawing, Key, Progress, SamplingOptions, cut_window, draw_samples, embed
-from stochseg.types import DatasetInfo, Samples
+from stochseg.models.sampling import Drawing, Keys, Progress, SamplingOptions, cut_window, draw_samples, embed
+from stochseg.types import DatasetInfo, Losses, Samples
 
 
 class SegmenterConfig(Config):
@@ -70,13 +70,11 @@ class StochasticSegmenter(nn.Module):
 
     # ------------------------------------------------------------------ for subclasses to implement
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """The training loss, at least {"loss": scalar}. Arguments as in `forward`, checked."""
         raise NotImplementedError
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode images "b c *space" once and return how to draw samples of them.
 
         keys: one per image; options: checked and without None, except where the model has no choice.
@@ -145,9 +143,9 @@ class StochasticSegmenter(nn.Module):
         image: Tensor,
         raters: Tensor,
         mask: Tensor | None = None,
-        keys: Sequence[Key] | None = None,
+        keys: Keys | None = None,
         rater_count: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> Losses:
         """The training loss of a batch.
 
         Args:
@@ -249,7 +247,7 @@ class StochasticSegmenter(nn.Module):
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
         return prepare_images(image, self.info)
 
-    def _draw(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions, progress: Progress | None) -> Samples:
+    def _draw(self, image: Tensor, keys: Keys, options: SamplingOptions, progress: Progress | None) -> Samples:
         size = image.shape[2:]
         window = self.window(*size)
         inner = cut_window(image, window)

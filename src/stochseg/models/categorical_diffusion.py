@@ -28,10 +28,10 @@ from stochseg.core import (
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import pick_pairs
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions, chunks, cut_window
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions, chunks, cut_window
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.networks.sharing import shared_copy
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Losses
 
 
 class CategoricalDiffusionConfig(DiffusionConfig):
@@ -99,9 +99,7 @@ class CategoricalDiffusion(Diffusion):
 
     # ------------------------------------------------------------------ training
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """CCDM Alg. 1 for `draws` pairs of a rater and a time step per image.
 
         Note: the paper sums over pixels; here the sum is divided by their number (and the bound multiplied by T), both
@@ -130,7 +128,7 @@ class CategoricalDiffusion(Diffusion):
 
     # ------------------------------------------------------------------ sampling
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """CCDM Alg. 2: encode each image once, denoise its samples in chunks."""
         sampler, grid = self._plan(options)
         size = image.shape[2:]
@@ -146,7 +144,7 @@ class CategoricalDiffusion(Diffusion):
         return Drawing(draw, len(grid))
 
     def _first_evaluation(
-        self, condition: Condition, grid: Grid, keys: Sequence[Key], size: Sequence[int]
+        self, condition: Condition, grid: Grid, keys: Keys, size: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """The network's proposal for pure noise, once per image."""
         x_T = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))

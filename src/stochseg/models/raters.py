@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from stochseg.core import SeededNoise
-from stochseg.models.sampling import Key
+from stochseg.core import Noise, SeededNoise
+from stochseg.models.sampling import Keys
 
 
 def pick_raters(u: Tensor, rater_count: Tensor, draws: int = 1) -> Tensor:
@@ -20,26 +18,28 @@ def pick_raters(u: Tensor, rater_count: Tensor, draws: int = 1) -> Tensor:
     return ((u[:, None] + torch.arange(draws) / count) % 1.0 * count).long()
 
 
-def pick_pairs(
-    keys: Sequence[Key], rater_count: Tensor, draws: int, num_timesteps: int, t_power: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`draws` pairs of a rater and a time step per image: image, rater and t of each, "b·draws" on the CPU.
+def spread_draws(keys: Keys, rater_count: Tensor, draws: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`draws` pairs of a rater and a time in [0, 1) per image: image, rater and time of each, "b·draws" on the CPU.
 
-    The pairs of an image take different raters in turn and time steps spread evenly over 1..T; each pair is distributed
-    as a single one, t/T as u^(1/t_power).
+    The pairs of an image take different raters in turn and times spread evenly; each is distributed as a single one.
     """
     u_rater, u_time = SeededNoise(keys).uniform((len(keys), 2)).unbind(1)
-    spread = (u_time[:, None] + torch.arange(draws) / draws) % 1.0
-    t = 1 + (spread.double() ** (1 / t_power) * num_timesteps).long()
+    time = (u_time[:, None] + torch.arange(draws) / draws) % 1.0
     rows = torch.arange(len(keys)).repeat_interleave(draws)
-    return rows, pick_raters(u_rater, rater_count.cpu(), draws).flatten(), t.flatten()
+    return rows, pick_raters(u_rater, rater_count.cpu(), draws).flatten(), time.flatten()
 
 
-def one_rater(
-    raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-) -> tuple[Tensor, Tensor | None]:
-    """The label map of a random rater per image and its mask, "b *space"; arguments are those of `loss`."""
-    u = SeededNoise(keys).uniform((len(raters), 1))[:, 0]
+def pick_pairs(
+    keys: Keys, rater_count: Tensor, draws: int, num_timesteps: int, t_power: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`spread_draws` with time steps in 1..T, t/T distributed as u^(1/t_power)."""
+    rows, rater, u = spread_draws(keys, rater_count, draws)
+    return rows, rater, 1 + (u.double() ** (1 / t_power) * num_timesteps).long()
+
+
+def one_rater(raters: Tensor, mask: Tensor | None, rater_count: Tensor, noise: Noise) -> tuple[Tensor, Tensor | None]:
+    """The label map of a random rater per image and its mask, "b *space"; the other arguments are those of `loss`."""
+    u = noise.uniform((len(raters), 1))[:, 0].cpu()
     rater = pick_raters(u, rater_count.cpu())[:, 0].to(raters.device)
     rows = torch.arange(len(raters), device=raters.device)
     return raters[rows, rater], None if mask is None else mask[rows, rater]

@@ -25,6 +25,9 @@ from stochseg.types import DatasetInfo, Samples
 Key = tuple[int, ...]
 """Integers that name a stream of randomness, e.g. (seed, step, example)."""
 
+Keys = Sequence[Key]
+"""One key per image."""
+
 Progress = Callable[[int, int], None]
 """Called with (network evaluations done, evaluations in total)."""
 
@@ -98,7 +101,7 @@ def chunks(total: int, size: Sequence[int], chunk: int) -> Iterator[slice]:
 
 def draw_samples(
     drawing: Drawing,
-    keys: Sequence[Key],
+    keys: Keys,
     size: Sequence[int],
     options: SamplingOptions,
     info: DatasetInfo,

@@ -1,18 +1,9 @@
 """Networks: denoisers, U-Nets, image encoders and tiling."""
 
-from stochseg.networks.continuous import ContinuousUNet
-from stochseg.networks.denoisers import ConcatUNet, Condition, Denoiser
-from stochseg.networks.encoders import (
-    ENCODERS,
-    PRETRAINED,
-    EncoderConfig,
-    HogEncoder,
-    ImageEncoder,
-    TimmEncoder,
-    load_pretrained_encoder,
-    make_encoder,
-    rename_old_tensors,
-)
+from stochseg.networks.denoisers import ConcatUNet, Condition, ContinuousUNet, Denoiser
+from stochseg.networks.encoders.base import EncoderConfig, ImageEncoder, rename_old_tensors
+from stochseg.networks.encoders.factory import ENCODERS, load_pretrained_encoder, make_encoder
+from stochseg.networks.encoders.hog import HogEncoder
 from stochseg.networks.shapes import pad_to_multiple
 from stochseg.networks.tiles import Tiled, blended, check_tiling
 from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
@@ -20,7 +11,6 @@ from stochseg.networks.unet import UNet, UNetConfig
 
 __all__ = [
     "ENCODERS",
-    "PRETRAINED",
     "ConcatUNet",
     "Condition",
     "ContinuousUNet",
@@ -29,7 +19,6 @@ __all__ = [
     "HogEncoder",
     "ImageEncoder",
     "Tiled",
-    "TimmEncoder",
     "TwoTower",
     "TwoTowerConfig",
     "UNet",

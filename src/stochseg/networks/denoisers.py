@@ -1,4 +1,4 @@
-"""Denoisers: networks from x_t, t and an image condition to logits of x0.
+"""Denoisers: networks from x_t, t and an image condition to logits of x0, or to real-valued maps.
 
 `encode` computes everything that depends on the image alone, once per image; `propose` and `forward` run once per step
 and sample.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from stochseg.networks.encoders import ImageEncoder
+from stochseg.networks.encoders.base import ImageEncoder
 from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
 from stochseg.networks.unet import UNet, UNetConfig
 
@@ -86,10 +86,7 @@ class ConcatUNet(Denoiser):
         self.num_classes = num_classes
         self.encoder = encoder
         self.unet = UNet(
-            num_classes + image_channels,
-            num_classes,
-            config,
-            feature_channels=encoder.channels if encoder else 0,
+            num_classes + image_channels, num_classes, config, feature_channels=encoder.channels if encoder else 0
         )
 
     def encode(self, image: Tensor) -> Condition:
@@ -102,3 +99,29 @@ class ConcatUNet(Denoiser):
         onehot = pad_to_multiple(one_hot(x_t, self.num_classes, image.dtype), self.unet.config.stride, mode="constant")
         logits = self.unet(torch.cat([onehot, image], dim=1), t, *features)
         return torch.zeros(len(x_t), 1, device=x_t.device), crop(logits, condition.size)[:, None]
+
+
+class ContinuousUNet(nn.Module):
+    """One U-Net over real-valued maps "b m h w", concatenated with the image, for diffusion with Gaussian noise.
+
+    Args:
+        map_channels: Channels m of the maps.
+        image_channels: Channels of the image.
+        out_channels: Channels of the output.
+        config: Shape of the U-Net.
+    """
+
+    def __init__(self, map_channels: int, image_channels: int, out_channels: int, config: UNetConfig):
+        super().__init__()
+        self.unet = UNet(map_channels + image_channels, out_channels, config)
+
+    def encode(self, image: Tensor) -> Condition:
+        """Pad an image "b c h w" of any size, once per image."""
+        return Condition((pad_to_multiple(image, self.unet.config.stride),), tuple(image.shape[2:]))
+
+    def forward(self, maps: Tensor, t: Tensor, condition: Condition) -> Tensor:
+        """Map "b m h w" at steps t "b" to "b out h w"."""
+        (image,) = condition.tensors
+        padded = pad_to_multiple(maps.to(image.dtype), self.unet.config.stride, mode="constant")
+        out: Tensor = self.unet(torch.cat([padded, image], dim=1), t)
+        return crop(out, condition.size).float()

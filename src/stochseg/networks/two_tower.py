@@ -16,14 +16,7 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.errors import UserError
-from stochseg.networks.blocks import (
-    Downsample,
-    ResidualBlock,
-    SelfAttention,
-    TimeEmbedding,
-    group_norm,
-    zeroed,
-)
+from stochseg.networks.blocks import Downsample, ResidualBlock, SelfAttention, TimeEmbedding, group_norm, zeroed
 from stochseg.networks.denoisers import Condition, Denoiser
 from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
 

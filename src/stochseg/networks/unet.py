@@ -87,13 +87,7 @@ class UNet(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        config: UNetConfig,
-        *,
-        feature_channels: int = 0,
-        timed: bool = True,
+        self, in_channels: int, out_channels: int, config: UNetConfig, *, feature_channels: int = 0, timed: bool = True
     ):
         super().__init__()
         self.config = config

@@ -177,7 +177,7 @@ def test_a_saved_model_contains_its_encoder_and_needs_no_file(tmp_path, name):
     assert any("encoder.body" in key for key in own)
     assert all(torch.equal(own[key], other[key]) for key in own)
     x = image(1, 16, 16)
-    options = {"steps": 2} if name == "ccdm" else {}
+    options = {"evaluations": 2} if name == "ccdm" else {}
     assert torch.equal(model.sample(x, 1, **options).mean, again.sample(x, 1, **options).mean)
 
 

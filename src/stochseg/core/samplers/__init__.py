@@ -15,7 +15,7 @@ Users name samplers with hyphens; `errors.lookup` also takes the underscores of 
 """
 
 from stochseg.core.samplers.ancestral import ancestral
-from stochseg.core.samplers.base import Callback, Denoise, Sampler, SamplerOutput
+from stochseg.core.samplers.base import Sampler
 from stochseg.core.samplers.corrector import corrector
 from stochseg.core.samplers.ddim import ddim
 from stochseg.core.samplers.one_step_kernel import one_step_kernel
@@ -28,16 +28,3 @@ SAMPLERS: dict[str, Sampler] = {
     "corrector": corrector(ancestral),
     "one-step-kernel": one_step_kernel,
 }
-
-__all__ = [
-    "SAMPLERS",
-    "Callback",
-    "Denoise",
-    "Sampler",
-    "SamplerOutput",
-    "ancestral",
-    "corrector",
-    "ddim",
-    "one_step_kernel",
-    "sticky",
-]

@@ -70,12 +70,7 @@ class Sampler(Protocol):
 
 
 def walk(
-    denoise: Denoise,
-    x_T: Tensor,
-    grid: Grid,
-    process: CategoricalProcess,
-    jump: Jump,
-    callback: Callback | None = None,
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, jump: Jump, callback: Callback | None = None
 ) -> SamplerOutput:
     """Call the network at every entry of the grid and `jump` to the next; the final labels are the arg-max of p0.
 

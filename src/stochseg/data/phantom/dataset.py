@@ -21,10 +21,7 @@ from stochseg.types import DatasetInfo, Example, Truth
 Variant = Literal["binary", "multiclass"]
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
-CLASS_NAMES = {
-    "binary": ("background", "nodule"),
-    "multiclass": ("background", "solid", "ground-glass", "vessel"),
-}
+CLASS_NAMES = {"binary": ("background", "nodule"), "multiclass": ("background", "solid", "ground-glass", "vessel")}
 MODE_NAMES = {
     "binary": ("nothing", "core", "with halo"),
     "multiclass": ("nothing", "core", "core and halo", "all solid"),

@@ -22,7 +22,6 @@ Published parameters: 9M.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -32,9 +31,9 @@ from torch import Tensor
 from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.ccdm import CCDM
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Losses
 
 
 class AnalogBitsConfig(GaussianDiffusionConfig, UNetConfig):
@@ -69,9 +68,7 @@ class AnalogBits(GaussianDiffusion):
             previous = torch.zeros_like(x_t)
         return self.net(torch.cat([x_t, previous], dim=1), t.to(x_t.device), condition), None
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         batch = self.noised(raters, mask, rater_count, keys, image.device)
         condition = self.net.encode(image)
         x0, _ = self.predict(batch.x_t, batch.t, self._own_estimate(batch, condition), condition[batch.rows])

@@ -40,10 +40,10 @@ from stochseg.core import Noise, SeededNoise, draw_normal, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import pick_raters
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Losses
 
 MODULATED_LEVELS = 3
 BETAS = (0.5, 0.99)
@@ -139,9 +139,7 @@ class CAR(StochasticSegmenter):
 
     # ------------------------------------------------------------------ training
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, b, device = self.config, len(image), image.device
         h, w = image.shape[-2:]
         u = SeededNoise(keys).uniform((b, 1 + config.samples * config.latent))
@@ -184,7 +182,7 @@ class CAR(StochasticSegmenter):
 
     # ------------------------------------------------------------------ sampling
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         h, w = image.shape[-2:]
         padded = pad_to_multiple(image, self.config.stride)
         encoded = self.refiner.encode(padded, self.calibrated(padded).float().softmax(1))

@@ -24,7 +24,6 @@ Published parameters: 24M.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -34,10 +33,10 @@ from torch import Tensor, nn
 from stochseg.core import normal_kl
 from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
 from stochseg.networks.blocks import group_norm
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Losses
 
 
 class CIMDConfig(GaussianDiffusionConfig, UNetConfig):
@@ -109,9 +108,7 @@ class CIMD(GaussianDiffusion):
         eps, v = self._heads(x_t, t, condition)
         return self.process.predict_x0(x_t, eps, t), v
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         batch = self.noised(raters, mask, rater_count, keys, image.device)
         eps, v = self._heads(batch.x_t, batch.t, self.net.encode(image)[batch.rows])
         noise = batch.mean((eps - batch.eps) ** 2)

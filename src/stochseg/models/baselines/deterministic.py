@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import Noise, draw_categorical
+from stochseg.core import Noise, SeededNoise, draw_categorical
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import blended, check_tiling
 from stochseg.networks.sharing import shared_copy
+from stochseg.types import Losses
 
 
 class DeterministicConfig(SegmenterConfig):
@@ -52,16 +52,14 @@ class DeterministicSegmenter(StochasticSegmenter):
             "num_classes": self.num_classes,
         }
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
-        target, mask = one_rater(raters, mask, rater_count, keys)
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        target, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
         terms = F.cross_entropy(self.logits(image), target, reduction="none")
         if mask is not None:
             terms = terms.masked_fill(~mask, 0.0)
         return {"loss": terms.mean()}
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """One probability map per image; samples are its arg-max, or independent draws of every pixel."""
         logits = self.logits(image) if self.tiling is None else blended(self.logits, image, *self.tiling)
         log_p = logits.log_softmax(1)

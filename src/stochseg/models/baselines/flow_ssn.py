@@ -39,11 +39,12 @@ from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import pick_raters
+from stochseg.models.raters import spread_draws
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, one_hot
+from stochseg.types import DatasetInfo, Losses
 
 TIME_SCALE = 1000
 """The time embedding is made for integer steps; t in [0, 1] is scaled to this many."""
@@ -138,31 +139,20 @@ class FlowSSN(StochasticSegmenter):
 
     def start_mean(self, image: Tensor) -> Tensor:
         """μ "b l h w"; runs once per image."""
-        h, w = image.shape[-2:]
-        mean: Tensor = self.image_unet(pad_to_multiple(image, self.config.image_unet.stride))
-        return mean[..., :h, :w].float()
+        padded = pad_to_multiple(image, self.config.image_unet.stride)
+        return crop(self.image_unet(padded), image.shape[-2:]).float()
 
     def logits(self, y: Tensor, t: Tensor) -> Tensor:
         """Logits of x1 given y_t "m l h w" and t "m" in [0, 1]."""
-        h, w = y.shape[-2:]
-        logits: Tensor = self.flow_unet(pad_to_multiple(y, self.config.flow_unet.stride), TIME_SCALE * t)
-        return logits[..., :h, :w].float()
+        padded = pad_to_multiple(y, self.config.flow_unet.stride)
+        return crop(self.flow_unet(padded, TIME_SCALE * t), y.shape[-2:]).float()
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
-        """Cross-entropy at random t, in nats per pixel, for `draws` pairs of a rater and a time per image.
-
-        The draws of an image take different raters in turn and times spread evenly; each pair is distributed as a
-        single one.
-        """
-        b, draws = len(image), self.config.draws
-        u_rater, u_time = SeededNoise(keys).uniform((b, 2)).unbind(1)
-        rater = pick_raters(u_rater, rater_count.cpu(), draws).flatten().to(image.device)
-        t = ((u_time[:, None] + torch.arange(draws) / draws) % 1.0).flatten().to(image.device)
-        rows = torch.arange(b, device=image.device).repeat_interleave(draws)
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        """Cross-entropy at random t, in nats per pixel, for `draws` pairs of a rater and a time per image."""
+        draws = self.config.draws
+        rows, rater, t = (x.to(image.device) for x in spread_draws(keys, rater_count, draws))
         x1 = raters[rows, rater]
-        target = F.one_hot(x1, self.num_classes).movedim(-1, 1).float()
+        target = one_hot(x1, self.num_classes)
         if mask is not None:
             mask = mask[rows, rater]
             target = torch.where(mask[:, None], target, 1 / self.num_classes)
@@ -182,7 +172,7 @@ class FlowSSN(StochasticSegmenter):
             evaluations=config.evaluations, sampler=config.sampler, grid=config.grid, noise="independent"
         )
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         assert options.sampler is not None and options.grid is not None  # noqa: PT018
         assert options.evaluations is not None
         solve, times = SOLVERS[options.sampler], TIMES[options.grid](options.evaluations)

@@ -7,7 +7,6 @@ not exist cannot occur.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from stochseg.core import (
 )
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import pick_pairs
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo
 
@@ -102,7 +101,7 @@ class GaussianDiffusion(Diffusion):
     # ------------------------------------------------------------------ training
 
     def noised(
-        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key], device: torch.device
+        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, device: torch.device
     ) -> Noised:
         """Draw raters, time steps and noise."""
         draws = self.config.draws
@@ -118,7 +117,7 @@ class GaussianDiffusion(Diffusion):
 
     # ------------------------------------------------------------------ sampling
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Walk from pure noise to a code map per sample; the image is prepared once."""
         assert options.sampler is not None
         step, grid = gaussian_step(options.sampler), self.time_grid(self.process.schedule, options)

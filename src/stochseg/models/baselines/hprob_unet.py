@@ -37,13 +37,13 @@ from stochseg.core import Noise
 from stochseg.errors import UserError
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks.blocks import zeroed
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, twice
-from stochseg.networks.shapes import pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.types import DatasetInfo, Losses
 
 MULTIPLIER_RANGE = (1e-5, 1e5)
 """Range of GECO's λ: from outside it would take too long to return."""
@@ -184,21 +184,18 @@ class HProbUNet(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         features = self.prior.encoder(pad_to_multiple(image, self.config.stride))
-        return Condition(tuple(features), (image.shape[-2], image.shape[-1]))
+        return Condition(tuple(features), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, choose: Choose) -> tuple[Tensor, list[Gaussian]]:
         """Logits for the latents that `choose` returns, and the prior's distributions, coarsest first."""
-        h, w = condition.size
         joined, gaussians, _ = self.prior.descend(condition.tensors, choose)
         finer = condition.tensors[: len(self.expanding.stages)]
-        return self.head(self.expanding(joined, finer))[..., :h, :w].float(), gaussians
+        return crop(self.head(self.expanding(joined, finer)), condition.size).float(), gaussians
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         return self.logits(condition, draws_from(noise))[0]
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config = self.config
         target, noise = self.pick_target(raters, mask, rater_count, keys)
         onehot = target.one_hot(self.num_classes, config.stride)
@@ -219,9 +216,4 @@ class HProbUNet(LatentSegmenter):
         cross_entropy = sums[0] / sums[1].clamp(min=1)
         if self.training and bool(sums[1] > 0):
             self.geco.update(cross_entropy)
-        return {
-            "loss": total,
-            "cross_entropy": cross_entropy,
-            "kl": kl.mean().detach(),
-            "multiplier": multiplier,
-        }
+        return {"loss": total, "cross_entropy": cross_entropy, "kl": kl.mean().detach(), "multiplier": multiplier}

@@ -36,13 +36,13 @@ from torch import Tensor, nn
 from stochseg.core import Noise
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.flows import NICE
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
-from stochseg.networks.shapes import pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.types import DatasetInfo, Losses
 
 
 class JProbUNetConfig(LatentConfig):
@@ -133,12 +133,10 @@ class JProbUNet(LatentSegmenter):
     def encode(self, image: Tensor) -> Condition:
         """The features, finest first, and the mean and log σ of the prior's Gaussian."""
         features, gaussian = self.encoder(pad_to_multiple(image, self.config.stride))
-        return Condition((*features, gaussian.mean, gaussian.log_sigma), (image.shape[-2], image.shape[-1]))
+        return Condition((*features, gaussian.mean, gaussian.log_sigma), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:
-        h, w = condition.size
-        logits: Tensor = self.mask_decoder(condition.tensors[:-2], z)
-        return logits[..., :h, :w]
+        return crop(self.mask_decoder(condition.tensors[:-2], z), condition.size)
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         gaussian = Gaussian(*condition.tensors[-2:])
@@ -149,9 +147,7 @@ class JProbUNet(LatentSegmenter):
         moved, log_det = self.flow.forward(z)
         return Gaussian(*condition.tensors[-2:]).log_prob(moved) + log_det
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, (h, w) = self.config, image.shape[-2:]
         target, noise = self.pick_target(raters, mask, rater_count, keys)
         condition = self.encode(image)
@@ -163,9 +159,4 @@ class JProbUNet(LatentSegmenter):
         absolute = (restored - image).abs().mean()
         kl = (posterior.log_prob(z) - self.log_prior(condition, z)).mean()
         total = cross_entropy + config.image_weight * absolute + config.beta * kl / (h * w)
-        return {
-            "loss": total,
-            "cross_entropy": cross_entropy.detach(),
-            "image": absolute.detach(),
-            "kl": kl.detach(),
-        }
+        return {"loss": total, "cross_entropy": cross_entropy.detach(), "image": absolute.detach(), "kl": kl.detach()}

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import pick_raters
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.raters import one_rater
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian
 from stochseg.networks.shapes import one_hot, pad_to_multiple
@@ -81,15 +80,13 @@ class LatentSegmenter(StochasticSegmenter):
         raise NotImplementedError
 
     def pick_target(
-        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
+        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys
     ) -> tuple[Target, SeededNoise]:
         """The label map of a random rater per image, and the noise for the other random choices of the loss."""
         noise = SeededNoise(keys, raters.device)
-        rater = pick_raters(noise.uniform((len(raters), 1))[:, 0].cpu(), rater_count.cpu())[:, 0].to(raters.device)
-        rows = torch.arange(len(raters), device=raters.device)
-        return Target(raters[rows, rater], None if mask is None else mask[rows, rater]), noise
+        return Target(*one_rater(raters, mask, rater_count, noise)), noise
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode each image once; a sample takes one pass of the decoder and each pixel's most probable label."""
         condition = self.encode(image)
 

@@ -34,7 +34,6 @@ Published parameters: 9M and 42M.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -44,10 +43,10 @@ from torch import Tensor, nn
 from stochseg.core import Noise, SeededNoise, draw_categorical, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, one_hot
+from stochseg.types import DatasetInfo, Losses
 
 
 class MoSEConfig(SegmenterConfig, UNetConfig):
@@ -130,14 +129,11 @@ class MoSE(StochasticSegmenter):
 
     def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Features for the experts "b c h w" and log π "b k"; runs once per image."""
-        h, w = image.shape[-2:]
         bottleneck, skips = self.unet.encode(pad_to_multiple(image, self.config.stride))
-        features = self.experts.of_features(self.unet.decode(bottleneck, skips)[..., :h, :w])
+        features = self.experts.of_features(crop(self.unet.decode(bottleneck, skips), image.shape[2:]))
         return features, self.experts.log_gate(bottleneck)
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """Match samples with all raters; a rater whose map is void everywhere takes no part."""
         config, b, device = self.config, len(image), image.device
         per_image = config.experts * config.samples
@@ -159,13 +155,9 @@ class MoSE(StochasticSegmenter):
         transport = (plan * cost).sum((1, 2)).mean()
         mass = plan.sum(2).view(b, config.experts, config.samples).sum(2)
         gate = (torch.xlogy(mass, mass) - mass * log_gate).sum(1).mean()
-        return {
-            "loss": transport + config.beta * gate,
-            "transport": transport.detach(),
-            "gate": gate.detach(),
-        }
+        return {"loss": transport + config.beta * gate, "transport": transport.detach(), "gate": gate.detach()}
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         config, n = self.config, options.n
         features, log_gate = self.encode(image)
         equal = torch.full((len(image), n), 1 / n, device=image.device)

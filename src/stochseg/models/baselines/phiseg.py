@@ -33,12 +33,12 @@ from stochseg.core import Noise
 from stochseg.errors import UserError
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
-from stochseg.networks.shapes import pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.types import DatasetInfo, Losses
 
 
 class PHiSegConfig(LatentConfig):
@@ -142,16 +142,13 @@ class PHiSeg(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         features = self.prior.encode(pad_to_multiple(image, self.config.stride))
-        return Condition(tuple(features), (image.shape[-2], image.shape[-1]))
+        return Condition(tuple(features), tuple(image.shape[2:]))
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
-        h, w = condition.size
         _, latents = self.prior.descend(condition.tensors, draws_from(noise))
-        return cumulative(self.likelihood(latents))[0][..., :h, :w]
+        return crop(cumulative(self.likelihood(latents))[0], condition.size)
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         h, w = image.shape[-2:]
         target, noise = self.pick_target(raters, mask, rater_count, keys)
         padded = pad_to_multiple(image, self.config.stride)

@@ -29,7 +29,7 @@ Cost: one pass of the U-Net per image; `sweeps` passes of the PixelCNN per sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -37,15 +37,15 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from stochseg.core import Noise, draw_categorical
+from stochseg.core import Noise, SeededNoise, draw_categorical
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.pixel_cnn import PixelCNN
 from stochseg.networks.shapes import one_hot
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Losses
 
 
 class PixelSegConfig(SegmenterConfig, UNetConfig):
@@ -130,10 +130,8 @@ class PixelSeg(StochasticSegmenter):
         logits: Tensor = self.full(torch.cat([image_logits, smooth[..., :h, :w], cells[..., :h, :w]], dim=1))
         return logits.float()
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
-        y, mask = one_rater(raters, mask, rater_count, keys)
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        y, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
         mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
         y_half, mask_half = y[:, ::2, ::2], mask[:, ::2, ::2]
 
@@ -148,7 +146,7 @@ class PixelSeg(StochasticSegmenter):
 
     # ------------------------------------------------------------------ sampling
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         assert options.sampler is not None and options.evaluations is not None  # noqa: PT018
         sampler, sweeps = SAMPLERS[options.sampler], options.evaluations
         image_logits, from_image = self.encode(image)

@@ -16,7 +16,6 @@ Cost: U-Net and prior once per image; a sample takes only the 1×1 convolutions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, cast
 
@@ -27,12 +26,12 @@ from torch import Tensor, nn
 from stochseg.core import Noise
 from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
-from stochseg.models.sampling import Key
+from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
-from stochseg.networks.shapes import pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.types import DatasetInfo, Losses
 
 
 class ProbUNetConfig(LatentConfig):
@@ -121,12 +120,10 @@ class ProbUNet(LatentSegmenter):
         *finer, coarsest = self.contracting(padded)
         prior = self.prior(padded)
         prepared = self.combiner.from_features(self.expanding(coarsest, finer))
-        return Condition((prepared, prior.mean, prior.log_sigma), (image.shape[-2], image.shape[-1]))
+        return Condition((prepared, prior.mean, prior.log_sigma), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:
-        h, w = condition.size
-        logits: Tensor = self.combiner(condition.tensors[0], z)
-        return logits[..., :h, :w].float()
+        return crop(self.combiner(condition.tensors[0], z), condition.size).float()
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         return self.logits(condition, draws_from(noise)(Gaussian(*condition.tensors[1:])))
@@ -136,9 +133,7 @@ class ProbUNet(LatentSegmenter):
         posterior = self.posterior(seen)
         return draws_from(noise)(posterior), posterior.kl(prior)
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
         target, noise = self.pick_target(raters, mask, rater_count, keys)
         condition = self.encode(image)

@@ -36,7 +36,7 @@ from torch import Tensor
 from stochseg.errors import UserError
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
 from stochseg.models.registry import register_family
-from stochseg.networks import pad_to_multiple
+from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.networks.smp import build_network
 from stochseg.types import DatasetInfo
 
@@ -56,14 +56,7 @@ CONVOLUTIONAL = {
     "batch_size": 32,
     "clip": None,
 }
-TRANSFORMER = {
-    "optimizer": "adamw",
-    "lr": 1e-4,
-    "final_lr": 0.0,
-    "weight_decay": 1e-2,
-    "batch_size": 32,
-    "clip": None,
-}
+TRANSFORMER = {"optimizer": "adamw", "lr": 1e-4, "final_lr": 0.0, "weight_decay": 1e-2, "batch_size": 32, "clip": None}
 """Training settings of the paper on Cityscapes."""
 
 TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
@@ -111,10 +104,8 @@ class SMPSegmenter(DeterministicSegmenter):
 
     def logits(self, image: Tensor) -> Tensor:
         h, w = image.shape[-2:]
-        padded = pad_to_multiple(image, STRIDE)
         try:
-            logits: Tensor = self.net(padded)
-            return logits[..., :h, :w].float()
+            return crop(self.net(pad_to_multiple(image, STRIDE)), (h, w)).float()
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

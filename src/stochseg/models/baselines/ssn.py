@@ -21,8 +21,7 @@ Cost: one network pass per image; a sample costs a product of r by the number of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import torch
@@ -34,9 +33,10 @@ from stochseg.core import Noise, SeededNoise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Key, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.types import DatasetInfo
+from stochseg.networks.shapes import crop
+from stochseg.types import DatasetInfo, Losses
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ class LowRankNormal:
             sound = (failed == 0) & root.isfinite().all((-2, -1))
         if bool(sound.all()):
             return self
-        zero = torch.zeros((), dtype=self.factor.dtype, device=self.factor.device)
-        return LowRankNormal(self.mean, self.diagonal, torch.where(sound[:, None, None, None, None], self.factor, zero))
+        return replace(self, factor=torch.where(sound[:, None, None, None, None], self.factor, 0.0))
 
     def _capacitance(self) -> Tensor:
         """I + F^T diag(d)^-1 F, "b r r", as exact as the device allows: its largest eigenvalue may be 1e9."""
@@ -130,17 +129,15 @@ class SSN(StochasticSegmenter):
 
     def distribution(self, image: Tensor) -> LowRankNormal:
         """Distribution of the logits of each image "b c h w"; in float32 for any precision of the network."""
-        h, w = image.shape[-2:]
-        features = F.silu(self.unet(pad_to_multiple(image, self.config.stride))[..., :h, :w].float())
+        padded = pad_to_multiple(image, self.config.stride)
+        features = F.silu(crop(self.unet(padded), image.shape[2:]).float())
         with torch.autocast(image.device.type, enabled=False):
             diagonal = self.log_diagonal(features).exp() + self.config.epsilon
             factor = self.factor(features).unflatten(1, (self.config.rank, self.num_classes))
             return LowRankNormal(self.mean(features), diagonal, factor).guarded()
 
-    def loss(
-        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Sequence[Key]
-    ) -> dict[str, Tensor]:
-        target, mask = one_rater(raters, mask, rater_count, keys)
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        target, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
         normal = self.distribution(image)
         with torch.autocast(image.device.type, enabled=False):
@@ -149,7 +146,7 @@ class SSN(StochasticSegmenter):
             likelihood = log_mean_likelihood(logits, target, mask)
         return {"loss": -likelihood.mean() / image[0, 0].numel()}
 
-    def drawing(self, image: Tensor, keys: Sequence[Key], options: SamplingOptions) -> Drawing:
+    def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         normal = self.distribution(image)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:

@@ -25,6 +25,7 @@ from torch import Tensor
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
 from stochseg.models.registry import register
 from stochseg.networks import EncoderConfig, UNet, UNetConfig, load_pretrained_encoder, make_encoder, pad_to_multiple
+from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo
 
 
@@ -51,8 +52,6 @@ class UNetCE(DeterministicSegmenter):
         load_pretrained_encoder(self.encoder, self.config)
 
     def logits(self, image: Tensor) -> Tensor:
-        h, w = image.shape[-2:]
         padded = pad_to_multiple(image, self.config.stride)
         features = None if self.encoder is None else self.encoder(padded)
-        logits: Tensor = self.unet(padded, features=features)
-        return logits[..., :h, :w].float()
+        return crop(self.unet(padded, features=features), image.shape[-2:]).float()
