@@ -1,4 +1,4 @@
-"""Configs: frozen, typed, and strict about their keys."""
+"""Configs: frozen, typed, and strict about keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
-    """Base of all configs. Build one from outside data with `parse`, whose errors are for a person."""
+    """Base class of all configs. Build one from a user's values with `parse`, which explains mistakes.
+
+    >>> class Size(Config):
+    ...     height: int
+    ...     width: int = 1
+    >>> Size.parse({"height": 3})
+    Size(height=3, width=1)
+    >>> Size.parse({"height": 3, "depth": 2}, where="size.yaml")
+    Traceback (most recent call last):
+    stochseg.errors.UserError: size.yaml: unknown key 'depth'; known keys: height, width
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     renamed_keys: ClassVar[Mapping[str, str]] = {}
-    """Keys in files that users already have, and their names today; those of base classes count too."""
+    """Current names of old keys, which are still read. The keys of base classes are included."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,12 +39,20 @@ class Config(BaseModel):
             names |= vars(base).get("renamed_keys", {})
         twice = [old for old, new in names.items() if old in values and new in values]
         if twice:
-            raise ValueError(f"{twice[0]!r} is now called {names[twice[0]]!r}, and both are given; remove one")
+            raise ValueError(f"{twice[0]!r} is the old name of {names[twice[0]]!r}, and both are given; remove one")
         return {names.get(key, key): value for key, value in values.items()}
 
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], *, where: str = "config") -> C:
-        """Validate `values`; a `UserError` names each bad key, what came, and what is known."""
+        """Validate values that came from outside.
+
+        Args:
+            values: the keys and their values, with nested mappings for nested configs.
+            where: the source of the values, such as a file, for the error.
+
+        Raises:
+            UserError: one line per mistake, with the key, the value, and the known keys.
+        """
         if not isinstance(values, Mapping):
             raise UserError(f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {values!r}")
         try:

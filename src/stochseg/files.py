@@ -1,4 +1,4 @@
-"""Files and folders written all or nothing: beside their place first, then moved into it."""
+"""Files and folders written all or nothing: first next to their final path, then moved there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stochseg.errors import UserError
 
 
 def sha256(file: Path) -> str:
-    """Checksum of a file's content."""
+    """SHA-256 checksum of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with file.open("rb") as handle:
         while content := handle.read(2**20):
@@ -26,15 +26,15 @@ def sha256(file: Path) -> str:
 
 
 def is_junk(name: str) -> bool:
-    """Whether a file of this name is one that systems leave in folders somebody has looked into."""
+    """Whether a file of this name was left by a file manager, such as .DS_Store or Thumbs.db."""
     return name.startswith("._") or name in (".DS_Store", ".directory", "Thumbs.db", "desktop.ini")
 
 
 def write_text(file: Path, text: str) -> Path:
-    """Write a text file; whoever reads it sees the old text or the new, never a part."""
+    """Write a text file, and return its path. A reader sees the old text or the new one, never a part."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch:
-        # A path that is no UTF-8 may be quoted in it.
+        # The text may quote a path that is not UTF-8.
         scratch.write_text(text, encoding="utf-8", errors="backslashreplace")
     return file
 
@@ -52,7 +52,7 @@ def write_csv(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
 
 @contextmanager
 def replaced_file(file: Path) -> Iterator[Path]:
-    """A scratch file that takes the place of `file` when the block ends well, and vanishes when it does not."""
+    """Provide a scratch file that replaces `file` at the end of the block, and is removed if the block raises."""
     scratch = file.with_name(f".{file.name}.part")
     try:
         yield scratch
@@ -63,20 +63,26 @@ def replaced_file(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> Iterator[Path]:
-    """A scratch folder that takes the place of `path` when the block ends well, and vanishes when it does not.
+    """Provide a scratch folder that replaces `path` at the end of the block, and is removed if the block raises.
 
-    ours: tells whether a folder that is there already is of this `kind`; any other one is left alone.
+    Args:
+        path: the folder to write.
+        ours: whether an existing folder may be replaced.
+        kind: what such a folder is called in the error.
+
+    Raises:
+        UserError: if `path` exists, is not empty and is not `ours`.
     """
-    path = Path(os.path.abspath(path))  # "." has no name to put a scratch folder beside
+    path = Path(os.path.abspath(path))  # "." has no name for a scratch folder next to it
     recover_folder(path)
     if path.exists() and not (path.is_dir() and (next(path.iterdir(), None) is None or ours(path))):
-        raise UserError(f"{path} exists and is not {kind}, so it is not replaced; give the path of a new folder")
+        raise UserError(f"{path} exists and is not {kind}, so it is not replaced; choose the path of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = scratch.with_name(scratch.name + ".old")
     try:
         yield scratch
-        _open_up(scratch)
+        _set_default_permissions(scratch)
         if path.exists():
             os.replace(path, old)
         os.replace(scratch, path)
@@ -87,9 +93,8 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> I
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _open_up(folder: Path) -> None:
-    """Give the folder and its files the permissions that new ones have: scratch folders and safetensors begin as
-    private."""
+def _set_default_permissions(folder: Path) -> None:
+    """Give the folder and its files the permissions of new ones: scratch folders and safetensors start as private."""
     mask = os.umask(0)
     os.umask(mask)
     for path in (folder, *folder.rglob("*")):
@@ -97,17 +102,17 @@ def _open_up(folder: Path) -> None:
 
 
 def _left_over(path: Path) -> list[Path]:
-    """Old folders of this name, as `replaced_folder` names them: not those of another that begins alike."""
+    """Old folders of exactly this name, as `replaced_folder` names them."""
     name = re.compile(re.escape(f".{path.name}.") + r"[^.]+\.old")
     return [other for other in path.parent.glob(".*.old") if name.fullmatch(other.name)]
 
 
 def recover_folder(path: Path) -> None:
-    """Put an old folder back that a kill between the two moves of `replaced_folder` left without its name."""
+    """Restore the old folder if a process was killed between the two moves of `replaced_folder`."""
     if path.exists() or not _left_over(path):
         return
-    time.sleep(0.2)  # between the two moves of a writer that lives is a moment
+    time.sleep(0.2)  # a living writer needs a moment between its two moves
     for old in _left_over(path):
         if not path.exists():
-            with suppress(FileNotFoundError):  # another process of the same run was first
+            with suppress(FileNotFoundError):  # another process of the same run was faster
                 os.replace(old, path)

@@ -1,4 +1,4 @@
-"""Recipes: named training configs. Those of the paper carry the scores in print for them.
+"""Recipes: named training configs. Those of the paper carry its published scores.
 
 Start from one and override keys: `stochseg train lidc-9m --data lidc.h5 batch_size=32`.
 """
@@ -15,8 +15,8 @@ from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import find_class, is_registered
 from stochseg.training.config import TrainConfig, override, read_config
 
-# Minutes on two cores. What takes longest to learn is how faint the halo is, on which its probability depends: it needs
-# some 60,000 images, so the image tower has most of the weights, and each image serves two draws only.
+# Minutes on two cores. The faintness of the halo, on which its probability depends, takes longest to learn: some 60,000
+# images. So the image tower has most of the weights, and each image serves only two draws.
 _PHANTOM_TINY: dict[str, Any] = {
     "data": {
         "name": "phantom",
@@ -51,7 +51,7 @@ _PHANTOM_TINY: dict[str, Any] = {
 }
 
 
-# Where a model is trained by its own name, unless its authors chose otherwise.
+# Training of a model by its own name, unless its authors chose otherwise.
 _BY_NAME: dict[str, Any] = {
     "data": {"name": "folder", "options": {"root": "my-data"}, "augment": "flip-rotate"},
     "steps": 4000,
@@ -67,7 +67,10 @@ _BY_NAME: dict[str, Any] = {
 
 
 def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) -> dict[str, Any]:
-    """LIDC at 128×128. Note: the paper trains until the validation GED converges; the number of steps is ours."""
+    """CCDM on LIDC at 128×128.
+
+    Note: the paper trains until the validation GED converges; the number of steps is ours.
+    """
     return {
         "data": {"name": "store", "options": {"path": "data/lidc.h5"}, "augment": "flip-rotate", "workers": 4},
         "model": {"name": "ccdm", "options": {"base": base, "multipliers": list(multipliers)}},
@@ -83,7 +86,7 @@ def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) 
 
 
 def _fast(data: dict[str, Any], model: dict[str, Any], **training: Any) -> dict[str, Any]:
-    """Two towers with a head of 8 components."""
+    """`ccdm-fast` with 8 mixture components."""
     head = {"components": 8, "anneal": 250, "noise": "latin", "evaluations": 5}
     return {
         "data": {**data, "augment": "flip-rotate"},
@@ -100,8 +103,10 @@ def _fast(data: dict[str, Any], model: dict[str, Any], **training: Any) -> dict[
 
 
 def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
-    """S and M look at the central 64×64, which holds 99.6% of the nodules' pixels; S is for two CPU cores and an hour
-    and a half, M for many cores or a GPU, L, which labels the whole slice, for a GPU."""
+    """`ccdm-fast` on LIDC: S trains in an hour and a half on two CPU cores, M needs many cores or a GPU, L a GPU.
+
+    S and M label the central 64×64, which contains 99.6% of the nodules' pixels; L labels the whole slice.
+    """
     return _fast({"name": "store", "options": {"path": "data/lidc.h5"}}, {"focus": 64, **model}, **training)
 
 
@@ -126,7 +131,7 @@ _CITYSCAPES_30M: dict[str, Any] = {
 
 RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
-    # For data of one's own: an hour on two CPU cores with images of 128×128, minutes on a GPU.
+    # For a user's own data: an hour on two CPU cores with images of 128×128, minutes on a GPU.
     "small": _fast(
         _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "num_samples": 16}
     ),
@@ -179,8 +184,24 @@ SHAPES = dict.fromkeys(RECIPES, (2, 1)) | {"cityscapes-30m": (19, 3)}
 
 
 def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -> TrainConfig:
-    """A recipe by name, a config file of the same form, or any model by name with the training its authors chose,
-    as far as it is known; on its own data or on that at the path `data`."""
+    """Find a training config by name.
+
+    Args:
+        name: a recipe, a YAML file of the same form (such as RUN/train.yaml), or any model, which is trained as its
+            authors did, as far as known.
+        overrides: changes such as "steps=2000" or "model.options.base=32".
+        data: train on this packed store (.h5) or folder instead of the recipe's data.
+
+    Returns:
+        The config, for `stochseg.training.train`.
+
+    Raises:
+        UserError: for an unknown name, key or value.
+
+    >>> config = recipe("phantom-tiny", ["steps=20", "validation.images=4"])
+    >>> config.model.name, config.steps, config.validation.images
+    ('ccdm-fast', 20, 4)
+    """
     if name.endswith((".yaml", ".yml")):
         values = read_config(Path(name)).model_dump(mode="json")
     elif name in RECIPES:
@@ -196,7 +217,7 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
 
 
 def fresh_model(name: str) -> StochasticSegmenter:
-    """The model of a recipe with untrained weights, without opening its data."""
+    """Create the untrained model of a recipe, or a model by its own name, without opening data."""
     if is_registered(name):
         return create(name, 2, 1)
     if name not in RECIPES:
