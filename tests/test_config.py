@@ -1,4 +1,6 @@
-"""Configs: frozen, strict about keys, with errors a person can act on."""
+"""Configs: frozen, strict about keys, with errors that name the mistake."""
+
+from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
@@ -17,14 +19,14 @@ class Outer(Config):
     extra: tuple[int, ...] = ()
 
 
-def test_unknown_keys_are_answered_with_the_known_ones_of_their_level():
+def test_an_unknown_key_lists_the_known_keys_of_its_level():
     with pytest.raises(UserError, match=r"run\.yaml: unknown key 'wdth'; known keys: extra, inner, width"):
         Outer.parse({"width": 1, "wdth": 2}, where="run.yaml")
     with pytest.raises(UserError, match=r"unknown key 'inner\.dept'; known keys: depth$"):
         Outer.parse({"width": 1, "inner": {"dept": 2}})
 
 
-def test_every_mistake_is_reported_with_what_came():
+def test_every_mistake_is_reported_with_its_value():
     with pytest.raises(UserError) as caught:
         Outer.parse({"width": "wide", "inner": {"depth": 1.5}, "x": 0})
     lines = str(caught.value).splitlines()
@@ -34,18 +36,35 @@ def test_every_mistake_is_reported_with_what_came():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "nan"])
-def test_numbers_are_finite(value):
+def test_numbers_must_be_finite(value):
     with pytest.raises(UserError, match="'width'"):
         Outer.parse({"width": value})
 
 
 @pytest.mark.parametrize("values", [3, "width", None, [1, 2]])
-def test_what_is_no_mapping_is_refused(values):
+def test_values_must_be_a_mapping(values):
     with pytest.raises(UserError, match="config: expected keys such as extra, inner, width; got"):
         Outer.parse(values)
 
 
-def test_a_config_cannot_change_after_it_was_made():
+def test_configs_are_frozen():
     config = Outer.parse({"width": 1})
     with pytest.raises(ValidationError):
         config.width = 2
+
+
+class Renamed(Inner):
+    renamed_keys: ClassVar = {"wide": "width"}
+    width: int = 1
+
+
+class RenamedTwice(Renamed):
+    renamed_keys: ClassVar = {"deep": "depth"}
+
+
+def test_old_keys_are_read_under_their_current_names():
+    assert RenamedTwice.parse({"wide": 3, "deep": 2}) == RenamedTwice(width=3, depth=2)
+    with pytest.raises(UserError, match="'wide'.*'width'.*remove one"):
+        RenamedTwice.parse({"wide": 3, "width": 3})
+    with pytest.raises(UserError, match="unknown key 'deep'"):
+        Renamed.parse({"deep": 2})

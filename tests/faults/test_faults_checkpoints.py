@@ -1,4 +1,4 @@
-"""Broken, foreign and half-written checkpoints."""
+"""Damaged, foreign and incomplete checkpoints."""
 
 import json
 import shutil
@@ -27,27 +27,27 @@ def describe(folder, **changes):
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -7])
-def test_weights_cut_short(saved, kept):
+def test_truncated_weights(saved, kept):
     file = saved / "model.safetensors"
     file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"model\.safetensors cannot be read.*damaged or cut short"):
+    with pytest.raises(UserError, match=r"model\.safetensors .*damaged"):
         load(saved)
 
 
-def test_weights_that_are_noise(saved):
+def test_weights_of_random_bytes(saved):
     (saved / "model.safetensors").write_bytes(bytes(range(256)) * 8)
-    with pytest.raises(UserError, match=r"model\.safetensors cannot be read.*damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors .*damaged"):
         load(saved)
 
 
 @pytest.mark.parametrize("text", ["", "{", "\x00\x01", '{"format": "stochseg-mod'])
-def test_config_that_is_no_json(saved, text):
+def test_config_that_is_not_json(saved, text):
     (saved / "config.json").write_text(text)
-    with pytest.raises(UserError, match=r"config\.json is not valid JSON.*damaged"):
+    with pytest.raises(UserError, match=r"config\.json .*JSON.*damaged"):
         load(saved)
 
 
-def test_config_in_bytes_that_are_no_text(saved):
+def test_config_that_is_not_text(saved):
     (saved / "config.json").write_bytes(b"\xff\xfe\x80")
     with pytest.raises(UserError, match=r"config\.json is not valid JSON"):
         load(saved)
@@ -56,8 +56,8 @@ def test_config_in_bytes_that_are_no_text(saved):
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
-        ({"format": "other"}, "expected format 'stochseg-model', got 'other'; not a stochseg model"),
-        ({"version": 2}, r"format version 2, this stochseg reads 1; upgrade"),
+        ({"format": "other"}, "'stochseg-model'.*'other'"),
+        ({"version": 2}, r"version 2.* 1;.*upgrade"),
         ({"model": "ccdm3d"}, r"unknown model \(in .*config\.json\) 'ccdm3d'; known: .*ccdm"),
         ({"config": {**TINY, "bass": 1}}, "model 'ccdm': unknown key 'bass'; known keys: .*base"),
         ({"config": "tiny"}, "model 'ccdm': expected keys such as .*base.*got 'tiny'"),
@@ -65,7 +65,7 @@ def test_config_in_bytes_that_are_no_text(saved):
         ({"info": []}, r"config\.json: info: expected keys such as"),
     ],
 )
-def test_config_that_makes_no_sense(saved, changes, pattern):
+def test_invalid_config(saved, changes, pattern):
     describe(saved, **changes)
     with pytest.raises(UserError, match=pattern):
         load(saved)
@@ -80,28 +80,26 @@ def test_config_that_is_a_list(saved):
 def test_weights_of_another_model(saved, tmp_path):
     other = save(create("unet-ce", 2, 1, **TINY), tmp_path / "other")
     (saved / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"belongs to another model than 'ccdm'.*missing.*unknown.*keep config\.json"):
+    with pytest.raises(UserError, match=r"model\.safetensors .*'ccdm'.*70 tensors missing.*56 unknown.*config\.json"):
         load(saved)
 
 
 def test_weights_of_another_width(saved, tmp_path):
     other = save(create("ccdm", 2, 1, **{**TINY, "base": 8}), tmp_path / "other")
     (saved / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"has shape .*expected .*different models"):
+    with pytest.raises(UserError, match=r"model\.safetensors.*shape .*expected "):
         load(saved)
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "config.json"])
 def test_a_missing_file(saved, lost):
     (saved / lost).unlink()
-    with pytest.raises(
-        UserError, match=r"expected model\.safetensors and config\.json there, or in its best/ or last/"
-    ):
+    with pytest.raises(UserError, match=r"model\.safetensors.*config\.json.*best/.*last/"):
         load(saved)
 
 
-def test_a_missing_folder_and_a_file(tmp_path):
-    with pytest.raises(UserError, match=r"no model at .*nowhere: no such folder; give a run folder"):
+def test_a_path_without_a_model(tmp_path):
+    with pytest.raises(UserError, match=r"no model at .*nowhere: .*run folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"no model at .*file"):
@@ -148,8 +146,8 @@ def test_a_save_that_fails_at_the_last_rename_leaves_the_old_model(saved, monkey
     assert names(saved.parent) == ["model"]
 
 
-def test_a_kill_between_the_two_moves_is_mended(saved):
-    """Only the hidden old folder is left then: loading and saving put it back."""
+def test_a_model_is_restored_after_a_kill_between_the_two_moves(saved):
+    """Only the hidden old folder is left then."""
     expected = load(saved).state_dict()
     saved.rename(saved.with_name(f".{saved.name}.x1.old"))
     torch.testing.assert_close(load(saved).state_dict(), expected)
@@ -158,7 +156,7 @@ def test_a_kill_between_the_two_moves_is_mended(saved):
     assert names(saved.parent) == ["model"]
 
 
-def test_what_another_model_left_is_not_taken_for_this(saved):
+def test_the_old_folder_of_a_similar_name_is_not_restored(saved):
     left = saved.rename(saved.with_name(f".{saved.name}.v2.x1.old"))
     with pytest.raises(UserError, match="no model at"):
         load(saved)
@@ -168,7 +166,7 @@ def test_what_another_model_left_is_not_taken_for_this(saved):
     load(odd)
 
 
-def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
+def test_saving_replaces_only_models(saved, tmp_path):
     model = create("unet-ce", 2, 1, **TINY)
     assert load(save(model, saved)).name == "unet-ce"
     (tmp_path / "empty").mkdir()
@@ -187,15 +185,15 @@ def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
     assert (tmp_path / "photos/cat.png").read_text() == (tmp_path / "file").read_text() == "precious"
 
 
-def test_extra_tensors_are_refused(saved):
+def test_extra_tensors(saved):
     file = saved / "model.safetensors"
     save_file({**model_io.load_file(file), "stowaway": torch.zeros(1)}, file)
     with pytest.raises(UserError, match=r"0 tensors missing, 1 unknown \(first: 'stowaway'\)"):
         load(saved)
 
 
-def test_a_reader_between_the_two_moves_of_a_writer_leaves_them_to_it(saved, tmp_path):
-    """It would put the old folder back, and the writer could not put the new one in its place."""
+def test_a_reader_waits_for_a_writer_between_its_two_moves(saved, tmp_path):
+    """If the reader restored the old folder, the writer could not move the new one there."""
     old, new = tmp_path / ".model.x.old", tmp_path / "new"
     saved.rename(old)
     shutil.copytree(old, new)

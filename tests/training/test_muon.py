@@ -1,4 +1,4 @@
-"""The optimizer against singular value decompositions, against Adam, and on a problem it is made for."""
+"""Muon against singular value decompositions, against Adam, and on an ill-conditioned problem."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from stochseg.training.muon import MIN_SIZE, NEWTON_SCHULZ, STEP_RMS, Muon, is_m
 
 
 def newton_schulz(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
-    """The iteration as it is written: on the matrix itself, in float64."""
+    """The iteration as published: on the matrix itself, in float64."""
     x = matrix.double() / matrix.double().norm()
     a, b, c = NEWTON_SCHULZ
     for _ in range(rounds):
@@ -17,7 +17,7 @@ def newton_schulz(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 200), (200, 16), (48, 432)])
-def test_orthogonal_is_the_iteration_and_near_the_polar_factor(shape):
+def test_orthogonalize_matches_the_iteration_and_is_near_the_polar_factor(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     found = orthogonalize(matrix)
     torch.testing.assert_close(found.double(), newton_schulz(matrix), atol=2e-4, rtol=0)
@@ -25,12 +25,12 @@ def test_orthogonal_is_the_iteration_and_near_the_polar_factor(shape):
     inside = torch.linalg.svdvals(found)[s / matrix.norm() > 0.01]
     assert inside.min() > 0.65
     assert inside.max() < 1.25
-    # The same singular vectors: in their basis, nothing is off the diagonal.
+    # The same singular vectors: in their basis the matrix is diagonal.
     rotated = u.mT @ found @ vh.mT
     assert (rotated - rotated.diagonal().diag_embed()).abs().max() < 2e-3
 
 
-def test_orthogonal_of_a_matrix_of_low_rank_or_of_zeros_is_finite():
+def test_orthogonalize_of_low_rank_or_zeros_is_finite():
     thin = torch.randn(32, 2) @ torch.randn(2, 300)
     values = torch.linalg.svdvals(orthogonalize(thin))
     assert values[:2].min() > 0.65
@@ -38,7 +38,7 @@ def test_orthogonal_of_a_matrix_of_low_rank_or_of_zeros_is_finite():
     assert orthogonalize(torch.zeros(20, 30)).abs().max() == 0
 
 
-def test_a_step_has_the_size_of_one_of_adam_whatever_the_gradient():
+def test_a_step_has_the_size_of_a_step_of_adam_for_any_gradient():
     def size(scale: float) -> float:
         weight = torch.nn.Parameter(torch.zeros(32, 16, 3, 3))
         weight.grad = scale * torch.randn(32, 16, 3, 3, generator=torch.Generator().manual_seed(1))
@@ -50,7 +50,7 @@ def test_a_step_has_the_size_of_one_of_adam_whatever_the_gradient():
     assert size(1e4) == pytest.approx(size(1.0), rel=1e-3)
 
 
-def test_steps_are_those_of_the_momentum_written_out():
+def test_steps_match_a_reference_in_float64():
     generator = torch.Generator().manual_seed(5)
     weight = torch.nn.Parameter(torch.randn(32, 16, 3, 3, generator=generator))
     expected, mean = weight.detach().double().flatten(1), torch.zeros(32, 144, dtype=torch.float64)
@@ -65,7 +65,7 @@ def test_steps_are_those_of_the_momentum_written_out():
         torch.testing.assert_close(weight.detach().double().flatten(1), expected, atol=1e-3, rtol=0)
 
 
-def test_what_is_no_matrix_is_left_to_adam():
+def test_other_parameters_are_updated_by_adam():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Conv2d(8, 2, 1)).double()
     twin = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Conv2d(8, 2, 1)).double()
@@ -87,12 +87,12 @@ def test_which_parameters_are_matrices():
     assert is_matrix(torch.zeros(64, 32, 3, 3))
     assert is_matrix(torch.zeros(MIN_SIZE, MIN_SIZE))
     assert is_matrix(torch.zeros(16, 2, 3, 3))  # 18 columns
-    # A bias, a layer of two outputs, a depthwise one, a number, nothing.
+    # A bias, a layer of two outputs, a depthwise convolution, a scalar, an empty tensor.
     for shape in ((64,), (2, 64, 3, 3), (64, 1, 5, 5), (), (0, 4)):
         assert not is_matrix(torch.zeros(shape))
 
 
-def test_weight_decay_is_apart_from_the_gradient():
+def test_weight_decay_is_decoupled_from_the_gradient():
     for shape in ((16, 16), (16,)):
         weight = torch.nn.Parameter(torch.ones(shape))
         weight.grad = torch.zeros(shape)
@@ -100,8 +100,8 @@ def test_weight_decay_is_apart_from_the_gradient():
         torch.testing.assert_close(weight.detach(), torch.full(shape, 0.95))
 
 
-def test_directions_that_differ_a_thousandfold_in_curvature_are_learned_alike():
-    """A quadratic bowl, 1,000 times steeper one way than another: Muon is nearer than Adam after the same steps."""
+def test_muon_beats_adam_on_an_ill_conditioned_quadratic():
+    """Curvatures differ by a factor of 1,000; both optimizers take the same number of steps."""
     curvature = torch.logspace(-3, 0, 16)
     rotation = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(3)))[0]
     goal = torch.randn(16, 16, generator=torch.Generator().manual_seed(4))

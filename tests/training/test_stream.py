@@ -1,4 +1,4 @@
-"""The order of examples: a function of the seed and the step alone."""
+"""Training batches: a function of the seed and the step alone."""
 
 import pickle
 
@@ -27,14 +27,14 @@ def same(a, b) -> bool:
     )
 
 
-def test_a_step_is_the_same_however_it_is_reached():
+def test_a_batch_does_not_depend_on_the_steps_before():
     walked = stream()
     batches = [walked[step] for step in range(9)]
     assert all(same(stream()[step], batches[step]) for step in (8, 0, 5))
     assert not any(same(stream(seed=1)[step], batches[step]) for step in range(9))
 
 
-def test_every_example_once_an_epoch_in_changing_order():
+def test_every_epoch_has_every_example_once_in_another_order():
     whole = stream()
     ids = [name for step in range(COUNT) for name in whole[step].batch.ids]  # 7 batches of 3 are 3 epochs of 7
     epochs = [ids[i : i + COUNT] for i in range(0, 3 * COUNT, COUNT)]
@@ -52,7 +52,7 @@ def test_keys_never_repeat_and_augmentations_change_between_epochs():
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_processes_share_the_batch_of_one(world):
+def test_processes_divide_the_batch_of_a_single_one(world):
     whole, parts = stream(batch_size=8), [stream(batch_size=8, rank=r, world=world) for r in range(world)]
     for step in (0, 3):
         full = whole[step]
@@ -69,15 +69,15 @@ def test_loader_workers_change_nothing(workers):
     assert all(same(draw, plain[step]) for draw, step in zip(loader, range(2, 9), strict=True))
 
 
-def test_it_travels_to_a_process_that_shares_no_memory():
-    """Where processes are not forked (macOS, Windows), loader workers receive a pickle."""
+def test_a_stream_can_be_pickled():
+    """On macOS and Windows loader workers are not forked, and receive a pickle."""
     walked = stream()
     walked[0]
     assert same(pickle.loads(pickle.dumps(walked))[4], walked[4])
 
 
-def test_impossible_streams_are_refused():
-    with pytest.raises(UserError, match="batch_size 3 must be a multiple of the number of processes, 2"):
+def test_invalid_streams():
+    with pytest.raises(UserError, match="batch_size 3 .* 2"):
         stream(world=2)
-    with pytest.raises(UserError, match=r"unknown augmentation 'flip'; known: flip-jitter, flip-rotate, none"):
+    with pytest.raises(UserError, match=r"'flip'; known: flip-jitter, flip-rotate, none"):
         stream(augment="flip")

@@ -1,4 +1,4 @@
-"""Training configs: learning-rate curves, overrides, YAML."""
+"""Training configs: learning-rate schedules, overrides, YAML, recipes."""
 
 import re
 from itertools import pairwise
@@ -32,7 +32,7 @@ def test_learning_rate(tiny_run, changes, points):
 
 
 @pytest.mark.parametrize("decay", ["polynomial", "cosine", "constant", "tail"])
-def test_learning_rate_rises_only_in_the_warm_up(tiny_run, decay):
+def test_the_learning_rate_rises_only_during_warmup(tiny_run, decay):
     config = tiny_run("steps=40", f"decay={decay}", "warmup=10")
     factors = [config.lr_factor(step) for step in range(60)]
     assert all(a < b for a, b in pairwise(factors[:11]))
@@ -41,7 +41,7 @@ def test_learning_rate_rises_only_in_the_warm_up(tiny_run, decay):
     assert len(set(factors[40:])) == 1
 
 
-def test_overrides_reach_any_depth_and_read_yaml():
+def test_overrides_are_nested_and_in_yaml():
     values = {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
     out = override(values, ["a.b=2.5", "a.c=[3]", "d=null", "e.f.g=true", "h=a=b", "i="])
     assert out == {"a": {"b": 2.5, "c": [3]}, "d": None, "e": {"f": {"g": True}}, "h": "a=b", "i": None}
@@ -51,13 +51,13 @@ def test_overrides_reach_any_depth_and_read_yaml():
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("steps", "expected key=value, e.g. steps=2000"),
+        ("steps", "expected key=value.*steps=2000"),
         ("=3", "expected key=value"),
-        ("steps.x=3", "'steps' is a value, not a group of keys"),
-        ("a=[1", "is not a value in YAML"),
+        ("steps.x=3", "'steps' is a value"),
+        ("a=[1", "YAML"),
     ],
 )
-def test_overrides_that_cannot_be_read(assignment, says):
+def test_invalid_overrides(assignment, says):
     with pytest.raises(UserError, match=says) as caught:
         override({"steps": 1}, [assignment])
     assert repr(assignment) in str(caught.value)
@@ -83,7 +83,7 @@ def test_scientific_numbers_are_numbers(tiny_run):
         ("steps=many", r"'steps'.*integer.*got 'many'"),
     ],
 )
-def test_impossible_configs(tiny_run, change, says):
+def test_invalid_configs(tiny_run, change, says):
     with pytest.raises(UserError, match=says):
         tiny_run(change)
 
@@ -97,26 +97,26 @@ def test_yaml_round_trip(tiny_run, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("a: [", "is not valid YAML"), ("- 1", "expected a config with keys such as"), ("steps: 3", "Field required")],
+    [("a: [", "YAML"), ("- 1", "data, model, steps"), ("steps: 3", "Field required")],
 )
-def test_yaml_that_is_no_config(tmp_path, text, says):
+def test_invalid_config_files(tmp_path, text, says):
     (tmp_path / "train.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"train\.yaml.*{says}"):
         read_config(tmp_path / "train.yaml")
-    with pytest.raises(UserError, match=r"other\.yaml is missing: .* is not a training run"):
+    with pytest.raises(UserError, match=r"other\.yaml is missing"):
         read_config(tmp_path / "other.yaml")
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_every_recipe_is_a_config_and_a_model(name):
-    """Published scores carry the names under which `evaluate` reports them."""
+def test_every_recipe_has_a_valid_config_and_model(name):
+    """Published scores have the names under which `evaluate` reports them."""
     known = re.compile(r"miou|(ged|hm_iou)_\d+")
     assert all(known.fullmatch(key) for key in recipe(name).published)
-    fresh_model(name)
+    assert fresh_model(name).name == recipe(name).model.name
 
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), "smp:unet/resnet18", "smp:upernet/tu-swin_tiny_patch4_window7_224"])
-def test_a_model_trains_by_its_own_name_as_its_authors_did(name):
+def test_a_model_by_its_own_name_trains_with_its_defaults(name):
     config = recipe(name, ["steps=7"])
     assert (config.model.name, config.steps) == (name, 7)
     for key, value in find_class(name).training_defaults.items():
@@ -124,7 +124,7 @@ def test_a_model_trains_by_its_own_name_as_its_authors_did(name):
     assert recipe(name, ["lr=0.125"]).lr == 0.125
 
 
-def test_an_unknown_recipe_is_answered_with_the_known_ones():
+def test_an_unknown_recipe_lists_the_known_ones():
     for build in (recipe, fresh_model):
         with pytest.raises(UserError, match=r"unknown recipe 'lidc'; known: .*lidc-9m.*phantom-tiny"):
             build("lidc")
