@@ -15,8 +15,10 @@ import argparse
 from pathlib import Path
 
 from harness import write_csv
-from stochseg.experiments.compare import as_text, compare, ranked
+from stochseg.experiments.compare import compare
+from stochseg.experiments.comparison import format_row, rank
 from stochseg.models import MODELS
+from stochseg.models.sampling import SamplingOptions
 
 METHODS = (*MODELS, "smp:deeplabv3/resnet50")
 BUDGET = "10m"
@@ -49,11 +51,11 @@ def main() -> None:
         arguments.runs,
         overrides=TERMS,
         limit=100,
-        evaluations=10,
+        options=SamplingOptions(evaluations=10),
         device="cpu",
     )
     if not arguments.methods:
-        print(write_csv("compare-lidc", [as_text(row) for row in ranked(rows)], arguments.out))
+        print(write_csv("compare-lidc", [format_row(row) for row in rank(rows)], arguments.out))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stochseg.evaluation import Evaluation
-from stochseg.experiments.bench import commit, cores, cpu_model, hardware, median_seconds
+from stochseg.experiments.profiling import median_seconds
+from stochseg.experiments.provenance import commit, core_count, cpu_model, hardware
 from stochseg.files import write_csv as write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,7 +20,7 @@ SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", 
 
 def hardware_slug() -> str:
     """The hardware as part of a file name, such as "amd-epyc-2c"."""
-    return f"{re.sub('[^a-z0-9]+', '-', cpu_model().lower()).strip('-')}-{cores()}c"
+    return f"{re.sub('[^a-z0-9]+', '-', cpu_model().lower()).strip('-')}-{core_count()}c"
 
 
 def command() -> str:

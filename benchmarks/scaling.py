@@ -20,7 +20,7 @@ import torch
 
 import harness
 import stochseg
-from stochseg.experiments.bench import median_seconds, peak_memory
+from stochseg.experiments.profiling import median_seconds, peak_memory
 from stochseg.memory import keep_freed_memory
 
 SIZES = (64, 128, 256, 512)
@@ -44,8 +44,8 @@ def measure(samples: int, side: int, repeats: int) -> dict[str, float]:
     _, core_seconds = median_seconds(work, repeats)
     return {
         "core_seconds": core_seconds,
-        "megabytes": memory["rise"],
-        "process_megabytes": memory["process"],
+        "megabytes": memory.rise,
+        "process_megabytes": memory.peak,
     }
 
 

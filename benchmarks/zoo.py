@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from stochseg.experiments.compare import COLUMNS, markdown_table
+from stochseg.experiments.comparison import column_titles, markdown_table
 from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import FAMILIES
@@ -162,7 +162,7 @@ def read(file: Path) -> list[dict[str, str]]:
 def measured() -> Iterator[str]:
     """One section per file of results."""
     for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
-        yield f"{LIDC}\n{markdown_table(read(file), COLUMNS)}"
+        yield f"{LIDC}\n{markdown_table(read(file), column_titles())}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         columns = {"method": "method", "trained_parameters": "trained parameters"}

@@ -1,9 +1,7 @@
 """What the tests of several folders share: tiny configs, a folder data set, a seed."""
 
 import json
-import re
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +11,8 @@ import torch
 import yaml
 from PIL import Image
 
-from stochseg import cli
 from stochseg.training import TrainConfig, override
+from tests.support.cli import run  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(autouse=True)
@@ -74,21 +72,3 @@ def folder_root(tmp_path) -> Path:
     (root / "dataset.yaml").write_text(yaml.safe_dump(info))
     (root / "splits.json").write_text(json.dumps({"train": ["a", "b"], "val": ["c"], "test": ["d"]}))
     return root
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command in this process; returns (exit code, output, messages), without colors."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["stochseg", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        captured = capsys.readouterr()
-        plain = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in captured]
-        assert "Traceback" not in plain[1]
-        return exit_.value.code or 0, *plain
-
-    return call

@@ -1,3 +1,5 @@
+"""Run the program with `python -m stochseg`."""
+
 from stochseg.cli.app import main
 
 main()

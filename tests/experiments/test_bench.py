@@ -1,15 +1,14 @@
-"""`stochseg bench`: what it derives from its measurements. The command itself: tests/test_cli.py."""
+"""Benchmark of sampling: counts, extrapolation, and the table. The command: tests/cli/test_bench.py."""
 
 import math
-import sys
 from contextlib import contextmanager
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
+from rich.console import Console
 
 from stochseg.experiments import bench
-from stochseg.experiments.bench import Case, cost, peak_memory
+from stochseg.experiments.bench import Case, bench_table, cost
+from stochseg.experiments.profiling import MemoryUse
 from stochseg.models import create
 from stochseg.models.sampling import SamplingOptions
 
@@ -20,9 +19,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize(("name", "module"), [("ccdm", "denoiser.unet"), ("ccdm-fast", "denoiser.label_tower")])
-def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
-    """With a clock that counts rows through the network: an image tower, and a first step shared by all samples, are
-    not multiplied."""
+def test_the_time_of_all_steps_is_extrapolated_from_a_few(monkeypatch, name, module):
+    """The clock counts rows through the network. A first step shared by all samples is not multiplied."""
     model = create(name, 2, 1, **SMALL[name]).eval()
     rows = 0
 
@@ -45,7 +43,7 @@ def test_all_steps_are_told_from_a_few(monkeypatch, name, module):
     assert found == ["", whole, whole]
 
 
-def test_maps_through_the_network_are_counted_for_all_samples(monkeypatch):
+def test_maps_through_the_network_are_counted_over_all_samples(monkeypatch):
     monkeypatch.setattr(bench, "gemm_gflops", lambda device: 1.0)
     for name, maps in (("ccdm", 4 * 16), ("ccdm-fast", 1 + 3 * 16)):
         model = create(name, 2, 1, **SMALL[name]).eval()
@@ -55,10 +53,10 @@ def test_maps_through_the_network_are_counted_for_all_samples(monkeypatch):
     assert cost(one_pass, (8, 8), repeats=1)["evaluations_all_samples"] == ""
 
 
-def test_where_memory_cannot_be_read_the_rest_is_measured(monkeypatch):
+def test_unknown_memory_does_not_prevent_the_other_measurements(monkeypatch):
     @contextmanager
     def unknown(device):
-        yield {"rise": math.nan, "process": math.nan}
+        yield MemoryUse()
 
     monkeypatch.setattr(bench, "peak_memory", unknown)
     case = Case("ccdm", create("ccdm", 2, 1, **SMALL["ccdm"]), SamplingOptions(n=2, evaluations=1))
@@ -67,18 +65,15 @@ def test_where_memory_cannot_be_read_the_rest_is_measured(monkeypatch):
     assert row["seconds"] > 0
 
 
-def test_attention_is_counted():
-    """Twice n² d multiplications a head: once for the weights, once for the mean."""
-    with FlopCounterMode(display=False, custom_mapping=bench.ATTENTION) as counter:
-        torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 2, 4, 64, 16))
-    assert counter.get_total_flops() == 2 * 2 * (2 * 4 * 64 * 64 * 16)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory of a process is read from /proc")
-def test_memory_that_was_freed_before_does_not_hide_a_rise():
-    for _ in range(3):
-        [torch.ones(2**20) for _ in range(16)]
-    with peak_memory(torch.device("cpu")) as found:
-        [torch.ones(2**20) for _ in range(16)]
-    assert 60 < found["rise"] < 80
-    assert found["process"] > found["rise"] + 50, "libraries alone are larger"
+def test_the_table_shows_what_varies_and_explains_its_columns():
+    row = dict.fromkeys(bench.COLUMNS, 1.5) | {"model": "m", "device": "cpu", "samples": 16, "evaluations": 5}
+    row |= {"sampler": "sticky", "grid": "even", "engine": "eager", "height": 8, "width": 8, "ged_16": ""}
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(bench_table([row, row | {"sampler": "ddim", "ged_16": 0.25}]))
+    text = capture.get()
+    assert "m@5 sticky" in text
+    assert "m@5 ddim" in text
+    assert "even" not in text, "the same for all rows"
+    assert "0.2500" in text
+    assert "GFLOP: Floating-point operations" in text

@@ -1,4 +1,4 @@
-"""compare: equal terms for all, rows that are kept, failures that are rows."""
+"""Comparison of methods: equal terms for all, finished rows are kept, failed methods have a row."""
 
 import csv
 import json
@@ -8,25 +8,28 @@ import pytest
 
 from stochseg.errors import UserError
 from stochseg.experiments import compare as module
-from stochseg.experiments.compare import compare, markdown_table, parse_budget
+from stochseg.experiments.compare import compare, parse_budget
+from stochseg.experiments.comparison import markdown_table
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import method_bars, write_figure
 from stochseg.training.config import write_config
 
 
 @pytest.fixture
 def methods(tiny_run, tmp_path):
-    """Two config files: a model that trains, and one whose first weights are not there."""
+    """Two config files: a model that trains, and one whose initial weights are missing."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     write_config(tiny_run(), good)
     write_config(tiny_run("start_from=absent"), bad)
     return [str(good), str(bad)]
 
 
-def run(methods, out, budget="3", **options):
-    return compare(methods, None, budget, out, samples=2, limit=2, device="cpu", **options)
+def run(methods, out, budget="3", *, evaluations=None, **arguments):
+    options = SamplingOptions(n=2, evaluations=evaluations)
+    return compare(methods, None, budget, out, options=options, limit=2, device="cpu", **arguments)
 
 
-def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
+def test_a_failed_method_has_a_row_with_its_problem(methods, tmp_path):
     out = tmp_path / "out"
     good, bad = run(methods, out)
     assert good["train_steps"] == 3
@@ -38,7 +41,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     assert math.isnan(bad["ged"])
     with (out / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["method"] for row in rows] == methods, "the failed one last"
+    assert [row["method"] for row in rows] == methods, "failed methods come last"
     assert float(rows[0]["ged"]) == pytest.approx(good["ged"], abs=1e-4)
     assert rows[1]["ged"] == ""
     text = (out / "comparison.md").read_text()
@@ -49,7 +52,7 @@ def test_a_row_a_method_and_a_failure_is_a_row(methods, tmp_path):
     assert (out / "samples-1.png").stat().st_size > 1000
 
 
-def test_finished_rows_are_kept_and_failed_ones_tried_again(methods, tmp_path, monkeypatch):
+def test_finished_rows_are_kept_and_failed_ones_are_repeated(methods, tmp_path, monkeypatch):
     first = run(methods, tmp_path / "out")
     trained = []
     again = module.train
@@ -65,21 +68,22 @@ def test_evaluations_cap_the_methods_that_make_more(methods, tmp_path):
     assert run(methods[:1], tmp_path / "fewer", evaluations=1)[0]["evaluations"] == 1
     assert run(methods[:1], tmp_path / "own", evaluations=5)[0]["evaluations"] == 2
     whole = f"{methods[0]} model.options.evaluations=null"
-    assert run([whole], tmp_path / "all", evaluations=9)[0]["evaluations"] == 8, "more than there are"
+    assert run([whole], tmp_path / "all", evaluations=9)[0]["evaluations"] == 8, "the maximum is not reached"
 
 
-def test_mistakes_are_found_before_any_training(methods, tiny_run, folder_root, tmp_path):
+def test_mistakes_are_found_before_training(methods, tiny_run, folder_root, tmp_path):
     larger, absent = tmp_path / "larger.yaml", tmp_path / "absent.yaml"
     write_config(tiny_run("data.options.size=16"), larger)
     write_config(tiny_run("data={name: store, options: {path: absent.h5}}"), absent)
     for which, options, message in (
         (methods[:1], {"split": "holdout"}, "unknown split of phantom 'holdout'"),
         (methods[:1], {"device": "abacus"}, "abacus"),
-        ([methods[0], str(larger)], {}, "so the two cannot be compared; give the same --data"),
+        ([methods[0], str(larger)], {}, "cannot be compared.*--data"),
         ([str(absent)], {}, "absent.h5"),
-        (methods[:1], {"samples": 1}, "at least 2 samples an image"),
+        (methods[:1], {"options": SamplingOptions(n=1)}, "at least 2 samples per image, got 1"),
+        (methods[:1], {"options": SamplingOptions(sampler="ddim")}, "model.options.sampler"),
         (methods[:1], {"limit": 0}, "limit must be at least 1, got 0"),
-        ([methods[0], f"{methods[0]} data.train.count=5"], {"split": "train"}, "so the two cannot be compared"),
+        ([methods[0], f"{methods[0]} data.train.count=5"], {"split": "train"}, "cannot be compared"),
     ):
         with pytest.raises(UserError, match=message):
             compare(which, None, "3", tmp_path / "out", **{"device": "cpu", **options})
@@ -90,7 +94,7 @@ def test_mistakes_are_found_before_any_training(methods, tiny_run, folder_root, 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_entropy_grid_is_measured_on_validation_images_whatever_is_scored(methods, tmp_path, monkeypatch):
+def test_the_entropy_grid_is_measured_on_validation_images(methods, tmp_path, monkeypatch):
     opened, open_split = [], module.open_split
     monkeypatch.setattr(module, "open_split", lambda config, split: opened.append(split) or open_split(config, split))
     (row,) = run([f"{methods[0]} model.options.grid=entropy"], tmp_path / "out", split="test")
@@ -101,7 +105,7 @@ def test_the_entropy_grid_is_measured_on_validation_images_whatever_is_scored(me
     assert drawn == ["test", "val"]
 
 
-def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
+def test_rows_of_other_terms_are_refused(methods, tmp_path):
     run(methods[:1], tmp_path / "out")
     with pytest.raises(UserError, match=r"another budget \(3 instead of 4\)"):
         run([f"{methods[0]} lr=1e-3", methods[0]], tmp_path / "out", budget="4")
@@ -109,10 +113,13 @@ def test_other_terms_do_not_mix_with_finished_rows(methods, tmp_path):
     row.write_text(row.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     with pytest.raises(UserError, match=r"another device \(cuda instead of cpu\)"):
         run(methods[:1], tmp_path / "out")
-    assert len([*(tmp_path / "out").glob("*/run")]) == 1, "nothing was trained first"
+    row.write_text(row.read_text().replace('"device": "cuda"', '"device": "cpu", "seed": 1'))
+    with pytest.raises(UserError, match=r"another seed \(1 instead of None\)"):
+        run(methods[:1], tmp_path / "out")
+    assert len([*(tmp_path / "out").glob("*/run")]) == 1, "nothing was trained before the error"
 
 
-def test_the_last_weights_count(methods, tmp_path, monkeypatch):
+def test_the_last_weights_are_scored(methods, tmp_path, monkeypatch):
     """No method may choose its weights by the validation score that is reported."""
     train = module.train
 
@@ -127,7 +134,7 @@ def test_the_last_weights_count(methods, tmp_path, monkeypatch):
     assert [line["step"] for line in log if "val/ged" in line] == [3]
 
 
-def test_a_time_ends_a_training_and_its_learning_rate(methods, tmp_path):
+def test_a_time_budget_ends_the_training_and_decays_the_learning_rate(methods, tmp_path):
     (row,) = run(methods[:1], tmp_path / "out", budget="1s")
     assert row["train_steps"] > 3
     assert 1 / 60 <= row["train_minutes"] < 1
@@ -139,7 +146,7 @@ def test_a_time_ends_a_training_and_its_learning_rate(methods, tmp_path):
 @pytest.mark.parametrize(
     ("text", "minutes", "steps"), [("20m", 20, None), ("90s", 1.5, None), ("1.5h", 90, None), ("200", None, 200)]
 )
-def test_budgets(text, minutes, steps):
+def test_a_budget_is_a_time_or_a_number_of_steps(text, minutes, steps):
     parsed = parse_budget(text)
     assert parsed["minutes"] == (None if minutes is None else pytest.approx(minutes))
     if steps is not None:
@@ -147,12 +154,12 @@ def test_budgets(text, minutes, steps):
 
 
 @pytest.mark.parametrize("text", ["", "m", "0", "-3m", "20 minutes", "2.5"])
-def test_budgets_that_are_none(text):
+def test_a_wrong_budget_is_refused(text):
     with pytest.raises(UserError, match="budget"):
         parse_budget(text)
 
 
-def test_variants_of_a_method_are_methods(methods, tmp_path):
+def test_a_method_with_other_settings_is_another_method(methods, tmp_path):
     spaced = tmp_path / "a = b.yaml"
     spaced.write_text((tmp_path / "good.yaml").read_text())
     good, slow, other = run([methods[0], f"{methods[0]} lr=1e-9 batch_size=1", str(spaced)], tmp_path / "out")
@@ -164,18 +171,18 @@ def test_variants_of_a_method_are_methods(methods, tmp_path):
 
 
 def test_a_method_named_twice_is_refused(methods, tmp_path):
-    with pytest.raises(UserError, match="once each"):
+    with pytest.raises(UserError, match="once, got"):
         run([methods[0], methods[0]], tmp_path / "out")
 
 
-def test_a_table_leaves_out_empty_columns_and_keeps_its_cells_apart():
+def test_a_markdown_table_has_no_empty_columns_and_no_bars_inside_cells():
     rows = [{"method": "ssn", "ged": "0.31", "miou": ""}, {"method": "a|b", "ged": "", "miou": ""}]
     text = markdown_table(rows, {"method": "method", "ged": "GED", "miou": "mIoU"})
     assert text.splitlines() == ["| method | GED |", "| --- | --- |", "| ssn | 0.31 |", "| a/b |  |"]
 
 
-@pytest.mark.filterwarnings("error")  # matplotlib's, when there is no room left for the bars
-def test_names_with_settings_fit_the_chart(tmp_path):
+@pytest.mark.filterwarnings("error")  # of matplotlib, if the names leave no room for the bars
+def test_long_names_leave_room_for_the_bars(tmp_path):
     name = "ccdm " + " ".join(f"model.options.setting_{i}=0.001" for i in range(12))
     rows = [{"method": method, "ged": 0.4, "hm_iou": 0.5, "seconds_per_sample": 0.1} for method in (name, "ssn")]
     assert write_figure(method_bars(rows, n=16), tmp_path / "bars.png").stat().st_size > 0

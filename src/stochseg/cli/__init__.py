@@ -1,4 +1,4 @@
-"""The command `stochseg`: one file per command, no logic of its own."""
+"""The program `stochseg`: one file per command, without logic of its own."""
 
 from stochseg.cli.app import main
 

@@ -1,114 +1,143 @@
-"""What the commands share: where they print, and their options."""
+"""Options that several commands share, each declared once, and their parsers."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from stochseg.errors import UserError
 
 if TYPE_CHECKING:
-    from stochseg.data import SegmentationData
-    from stochseg.training import TrainConfig
+    from stochseg.models.sampling import SamplingOptions
 
-console = Console()
-messages = Console(stderr=True)
+SAMPLING = "Sampling"
+"""Panel of the sampling options in the help."""
 
-# For text with paths in it, which may hold brackets and be longer than a line.
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
-Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Number of label maps to sample per image.")]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
+]
+RunPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="Run folder; with --data also a saved model or the name of a bundled one (lidc)."
+    ),
+]
+SampleCount = Annotated[
+    int, typer.Option("--samples", "-n", min=1, metavar="N", help="Samples per image.", rich_help_panel=SAMPLING)
+]
 Evaluations = Annotated[
-    int | None, typer.Option(min=1, help="Network evaluations per sample. Default: the model's own.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same samples.")]
-Engine = Annotated[str, typer.Option(help="Inference backend: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")]
-SamplerName = Annotated[
-    str | None,
+    int | None,
     typer.Option(
-        "--sampler",
-        help="Sampling algorithm: ancestral, sticky, ddim, corrector (for models that diffuse labels; others have "
-        "their own). Default: the model's own.",
+        min=1,
+        metavar="N",
+        help="Network evaluations per sample. Default: that of the model.",
+        rich_help_panel=SAMPLING,
     ),
 ]
-GridName = Annotated[
-    str | None,
-    typer.Option("--grid", help="Which diffusion steps are taken: even, trailing, entropy. Default: the model's."),
-]
-NoiseName = Annotated[
+Sampler = Annotated[
     str | None,
     typer.Option(
-        "--noise", help="independent, or latin (the samples of an image are stratified). Default: the model's own."
+        metavar="NAME",
+        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: that "
+        "of the model.",
+        rich_help_panel=SAMPLING,
     ),
 ]
+Grid = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Time steps at which the network is evaluated: even, trailing, entropy. Default: that of the model.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="independent, or latin: the samples of an image are stratified. Default: that of the model.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Random seed; the same seed gives the same samples.", rich_help_panel=SAMPLING
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs."),
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
+DataPath = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the run's data.")
+]
+Split = Annotated[str, typer.Option(metavar="NAME", help="train, val or test.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use at most N evenly spaced images.")]
 
 
-def home(model: Path) -> Path:
-    """Where results on a model go if nothing else is said: into its run, or below runs/ for one without, whose folder
-    is the model's alone (a checkpoint with results inside would not be replaced by the next one)."""
-    from stochseg.models.io import SHIPPED, find_model
-    from stochseg.training.loop import CONFIG_FILE
+def sampling_options(
+    n: int,
+    evaluations: int | None = None,
+    sampler: str | None = None,
+    grid: str | None = None,
+    noise: str | None = None,
+    seed: int = 0,
+) -> SamplingOptions:
+    """Collect the sampling options of a command."""
+    from stochseg.models.sampling import SamplingOptions
 
-    if (found := find_model(model)).is_relative_to(SHIPPED):
-        return Path("runs") / found.name
-    if (model / CONFIG_FILE).is_file():
-        return model
-    return Path("runs") / "-".join(model.resolve().parts[-2:]).strip(os.sep)
-
-
-def open_run(model: Path, data: Path | None, split: str) -> tuple[TrainConfig | None, SegmentationData]:
-    """The training config, of a model that has a run, and what to score it on: the run's data, or that at `data`."""
-    from stochseg.data import open_path
-    from stochseg.models.io import find_model
-    from stochseg.training import open_split, read_config
-    from stochseg.training.loop import CONFIG_FILE
-
-    find_model(model)
-    config = read_config(model / CONFIG_FILE) if (model / CONFIG_FILE).is_file() else None
-    if data is not None:
-        return config, open_path(data, split)
-    if config is None:
-        raise UserError(f"{model} is a model without a run, which would know its data; give --data STORE.h5 or FOLDER")
-    return config, open_split(config, split)
+    return SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
 
 
-def words(text: str | None) -> list[str]:
-    """What stands between the commas."""
-    return [] if text is None else [word.strip() for word in text.split(",") if word.strip()]
+def parse_names(text: str | None) -> list[str]:
+    """Split a list of names at its commas."""
+    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def height_width(size: str) -> tuple[int, int]:
-    """Of --size: 128, or 128x256."""
-    parts = size.split("x")
+def parse_counts(option: str, text: str | None) -> list[int]:
+    """Parse numbers of at least 1, separated by commas. option: its name, for the error message."""
+    try:
+        counts = [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if any(count < 1 for count in counts):
+        raise UserError(f"{option}: expected numbers of at least 1, separated by commas, e.g. 5,10,25; got {text!r}")
+    return counts
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse --size, such as 128 or 128x256, into height and width."""
+    parts = text.strip().split("x")
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--size: expected a whole number of pixels, or height x width as 128x256; got {size!r}")
+        raise UserError(
+            f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256; got {text!r}"
+        )
     return int(parts[0]), int(parts[-1])
 
 
+def parse_spacing(text: str | None) -> tuple[float, float] | None:
+    """Parse --spacing, such as 0.7 or 0.7,0.5, into millimeters per pixel (row, column)."""
+    try:
+        values = [float(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        values = [0.0]
+    if len(values) > 2 or not all(0 < value < float("inf") for value in values):
+        raise UserError(f"--spacing: expected millimeters per pixel, such as 0.7 or ROW,COLUMN 0.7,0.5; got {text!r}")
+    return (values[0], values[-1]) if values else None
+
+
 def check_writable(file: Path) -> None:
-    """UserError for a file that could not be written, before work that would be lost."""
+    """Raise a UserError if the file of --out cannot be written: call it before work that would be lost."""
     if file.is_dir():
-        raise UserError(f"--out {file} is a folder; give the name of a file")
+        raise UserError(f"--out {file} is a folder; pass the name of a file")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):
             pass
     except OSError as error:
-        raise UserError(f"--out: {file} cannot be written ({error.strerror}); give another path") from None
-
-
-def numbers(option: str, text: str | None) -> list[int]:
-    """Whole ones from 1 on, between commas."""
-    try:
-        found = [] if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option}: expected whole numbers with commas between, e.g. 5,10,25; got {text!r}") from None
-    if any(number < 1 for number in found):
-        raise UserError(f"{option}: expected numbers of at least 1, got {text!r}")
-    return found
+        raise UserError(f"--out: {file} cannot be written ({error.strerror}); choose another path") from None

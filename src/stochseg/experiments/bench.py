@@ -1,39 +1,52 @@
-"""What sampling costs, and what quality it buys: seconds, network evaluations, FLOPs, memory, GED, HM-IoU."""
+"""Benchmark of sampling: cost (time, network evaluations, FLOPs, memory) and quality (GED, HM-IoU, calibration)."""
 
 from __future__ import annotations
 
-import gc
 import math
-import os
-import platform
-import re
-import shlex
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from rich.table import Table
+from torch import Tensor, nn
 
-from stochseg._version import __version__
 from stochseg.data import SegmentationData
-from stochseg.evaluation import evaluate
+from stochseg.errors import UserError
+from stochseg.evaluation import check_compatible, evaluate
+from stochseg.experiments.profiling import flop_counter, gemm_gflops, median_seconds, peak_memory
+from stochseg.experiments.provenance import device_name, provenance
+from stochseg.experiments.recipes import RECIPES, fresh_model
+from stochseg.files import write_csv
 from stochseg.inference import with_engine
-from stochseg.memory import release_freed_memory
-from stochseg.models import StochasticSegmenter
+from stochseg.metrics.table import format_metric, metric_info
+from stochseg.models import StochasticSegmenter, load
+from stochseg.models.io import is_model
+from stochseg.models.registry import is_registered
 from stochseg.models.sampling import SamplingOptions
+from stochseg.plotting import quality_against_cost, write_figure
+from stochseg.types import Samples
+
+T = TypeVar("T")
+COLUMNS = (
+    "evaluations_all_samples",
+    "seconds",
+    "core_seconds",
+    "core_seconds_all_steps",
+    "gflop",
+    "gemm_share",
+    "peak_megabytes",
+)
+"""Metrics of cost in the printed table."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to sample: `model`, under its engine, with these options."""
+    """One way to sample: a model with its engine and these options. trained: whether its scores mean anything."""
 
     name: str
     model: StochasticSegmenter
@@ -42,50 +55,134 @@ class Case:
 
     @property
     def settings(self) -> SamplingOptions:
-        """The options with the model's defaults."""
+        """The options with the defaults of the model."""
         return self.options.or_default(self.model.default_sampling())
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
+def make_cases(
+    models: Sequence[tuple[str, Sequence[int]]],
+    options: SamplingOptions,
+    *,
+    engines: Sequence[str] = ("eager",),
+    samplers: Sequence[str] = (),
+    grids: Sequence[str] = (),
+    device: torch.device | None = None,
+) -> list[Case]:
+    """Combine models with engines, samplers, time grids and numbers of evaluations.
+
+    Args:
+        models: pairs of a model and its numbers of network evaluations; none: the default of the model. A model is a
+            run folder, a saved or bundled model, or a recipe or registered model by name, which has random weights.
+        options: of sampling; those of the combination are replaced.
+        engines: names of engines.
+        samplers: names of samplers; none: the default of the model.
+        grids: names of time grids; none: the default of the model.
+        device: where to sample; default: CPU.
+
+    Raises:
+        UserError: if a model is unknown or cannot sample in one of these ways.
+    """
+    cases, device = [], device or torch.device("cpu")
+    for name, counts in models:
+        fresh = (name in RECIPES or is_registered(name)) and not is_model(Path(name))
+        model = fresh_model(name).to(device) if fresh else load(name, device=device)
+        for engine in engines:
+            accelerated = with_engine(model, engine)
+            for sampler, grid, count in product(_or_default(samplers), _or_default(grids), _or_default(counts)):
+                chosen = options.model_copy(update={"sampler": sampler, "grid": grid, "evaluations": count})
+                model.check_options(chosen)
+                cases.append(Case(name, accelerated, chosen, trained=not fresh))
+    return cases
 
 
-ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
-"""What torch's own count of FLOPs leaves out."""
+def _or_default(values: Sequence[T]) -> Sequence[T | None]:
+    return values or [None]
+
+
+def run_bench(
+    cases: Sequence[Case],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    data: SegmentationData | None = None,
+    limit: int | None = None,
+    seeds: int = 1,
+    repeats: int = 3,
+    out: Path | None = None,
+    report: Callable[[Mapping[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Measure the cost of every case at every size and, with data, its quality.
+
+    Args:
+        cases: ways to sample, with the same number of samples.
+        sizes: (height, width) of the images.
+        data: images with raters, to score the trained models.
+        limit: maximum number of images to score, evenly spaced.
+        seeds: number of sampling seeds over which scores are averaged.
+        repeats: number of timings, of which the median counts.
+        out: CSV file, written after every row; with scores, a figure next to it.
+        report: called with every row.
+
+    Returns:
+        One row per case and size: see `cost` and `quality`.
+
+    Raises:
+        UserError: if the data do not fit a model, or there is no trained model or only one sample to score.
+    """
+    if data is not None:
+        _check_scores(cases, data)
+    facts = provenance()
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        scores = {} if data is None else quality(case, data, limit=limit, seeds=seeds)
+        for size in sizes:
+            rows.append(cost(case, size, repeats=repeats) | scores)
+            if out is not None:  # every row, so that an interruption loses none
+                write_csv(out, [row | facts for row in rows])
+            if report is not None:
+                report(rows[-1])
+    n = cases[0].options.n
+    if out is not None and any(row.get(f"ged_{n}", "") != "" for row in rows):
+        write_figure(quality_against_cost(rows, n=n), out.with_suffix(".png"))
+    return rows
+
+
+def _check_scores(cases: Sequence[Case], data: SegmentationData) -> None:
+    trained = [case for case in cases if case.trained]
+    if not trained:
+        raise UserError("bench: expected a trained model to score, got random weights; use a run or a saved model")
+    if cases[0].options.n < 2:
+        raise UserError(f"bench: scores need at least 2 samples per image, got {cases[0].options.n}")
+    for case in trained:
+        check_compatible(case.model, data)
 
 
 def cost(case: Case, size: tuple[int, int], *, repeats: int = 3) -> dict[str, Any]:
-    """Time and memory of the samples of one random image of this size.
+    """Measure the samples of one random image of this size.
 
-    evaluations: network calls a sample; evaluations_all_samples: maps that went through the network for all of them,
-    fewer than the product where samples share the first call (blank for models that name no such network);
-    seconds: median of the wall clock; core_seconds: the CPU's, over all its cores; core_seconds_all_steps: what all T
-    steps of a diffusion model would take, told from the times of one step and of these (of one alone it cannot be);
-    gemm_share: FLOPs a second over those of a large float32 matrix product measured here and now; peak_megabytes: how
-    far memory rose; process_megabytes: the most that the whole process held meanwhile, with its libraries and what an
-    engine keeps for itself.
+    Args:
+        case: the way to sample.
+        size: (height, width) of the image.
+        repeats: number of timings, of which the median counts.
+
+    Returns:
+        The settings and the metrics of cost, which `stochseg.metrics.table` explains. Blank: the label maps through the
+        network of models that name no network, and the time with all steps of a single evaluation, from which it
+        cannot be extrapolated.
     """
-    model = case.model
+    model, settings = case.model, case.settings
     image = torch.rand(1, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
-    def work() -> Any:
-        return model.sample(image, **case.options.model_dump())
+    def work(options: SamplingOptions = case.options) -> Samples:
+        return model.sample(image, **options.model_dump())
 
     work()  # engines translate or compile the networks in their first call
     with peak_memory(model.device) as memory:
         out = work()
     seconds, core_seconds = median_seconds(work, repeats)
-    settings, total = case.settings, model.max_evaluations
-    evaluations, all_steps = settings.evaluations or 1, float("nan")
-    if total is None or total == evaluations:
-        all_steps = core_seconds
-    elif evaluations > 1:
-        single = case.options.model_copy(update={"evaluations": 1}).model_dump()
-        _, first = median_seconds(lambda: model.sample(image, **single), repeats)
-        all_steps = first + (core_seconds - first) * (total - 1) / (evaluations - 1)
-    plain = with_engine(model, "eager")  # FLOPs and rows are seen of plain torch alone
-    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _rows_through(plain) as rows:
-        plain.sample(image, **case.options.model_dump())
+    all_steps = _extrapolate(case, core_seconds, work, repeats)
+    eager = with_engine(model, "eager")  # the counters see plain torch only
+    with flop_counter() as counter, _count_maps(eager) as maps:
+        eager.sample(image, **case.options.model_dump())
     gflop = counter.get_total_flops() / 1e9
     return {
         "model": case.name,
@@ -94,7 +191,7 @@ def cost(case: Case, size: tuple[int, int], *, repeats: int = 3) -> dict[str, An
         "grid": settings.grid or "",
         "noise": settings.noise or "",
         "evaluations": out.evaluations,
-        "evaluations_all_samples": sum(rows) or "",
+        "evaluations_all_samples": sum(maps) or "",
         "samples": settings.n,
         "height": size[0],
         "width": size[1],
@@ -103,38 +200,56 @@ def cost(case: Case, size: tuple[int, int], *, repeats: int = 3) -> dict[str, An
         "core_seconds_all_steps": "" if math.isnan(all_steps) else round(all_steps, 3),
         "gflop": round(gflop, 3) or "",
         "gemm_share": round(gflop / seconds / gemm_gflops(model.device), 3) if gflop else "",
-        "peak_megabytes": round(memory["rise"], 1),
-        "process_megabytes": round(memory["process"], 1),
+        "peak_megabytes": round(memory.rise, 1),
+        "process_megabytes": round(memory.peak, 1),
         "device": device_name(model.device),
         "threads": torch.get_num_threads(),
     }
 
 
+def _extrapolate(case: Case, core_seconds: float, work: Callable[[SamplingOptions], object], repeats: int) -> float:
+    """Extrapolate to all T steps of a diffusion, from the time of one evaluation and of these; nan if they are one."""
+    evaluations, total = case.settings.evaluations or 1, case.model.max_evaluations
+    if total is None or total == evaluations:
+        return core_seconds
+    if evaluations == 1:
+        return math.nan
+    single = case.options.model_copy(update={"evaluations": 1})
+    _, first = median_seconds(lambda: work(single), repeats)
+    return first + (core_seconds - first) * (total - 1) / (evaluations - 1)
+
+
 @contextmanager
-def _rows_through(model: StochasticSegmenter) -> Iterator[list[int]]:
-    """The batch sizes of all calls of the network that is called most: the last of the accelerated modules."""
-    rows: list[int] = []
+def _count_maps(model: StochasticSegmenter) -> Iterator[list[int]]:
+    """Record the batch sizes of the network that is evaluated most: the last of the accelerated modules."""
+    sizes: list[int] = []
     if not model.accelerated_modules:
-        yield rows
+        yield sizes
         return
 
-    def count(module: Any, inputs: Any, out: Any) -> None:
-        rows.append(len(out if isinstance(out, torch.Tensor) else out[0]))
+    def count(module: nn.Module, inputs: object, out: Tensor | tuple[Tensor, ...]) -> None:
+        sizes.append(len(out if isinstance(out, Tensor) else out[0]))
 
     hook = model.get_submodule(model.accelerated_modules[-1]).register_forward_hook(count)
     try:
-        yield rows
+        yield sizes
     finally:
         hook.remove()
 
 
-def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int) -> dict[str, float | int | str]:
-    """GED, HM-IoU and calibration on data, averaged over sampling seeds, and how much they vary between seeds; blanks
-    for a model that was not trained."""
-    samples = case.options.n
-    keys = [f"ged_{samples}", f"hm_iou_{samples}", f"diversity_{samples}", "ged_unbiased", "ece", "brier"]
+def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int) -> dict[str, Any]:
+    """Score a case, averaged over sampling seeds; `ged_n_deviation` is the standard deviation between seeds.
+
+    Args:
+        case: the way to sample; an untrained model has blanks for scores.
+        data: images with raters.
+        limit: maximum number of images, evenly spaced.
+        seeds: number of seeds.
+    """
+    n = case.options.n
+    keys = [f"ged_{n}", f"hm_iou_{n}", f"diversity_{n}", "ged_unbiased", "ece", "brier"]
     deviation = f"{keys[0]}_deviation"
-    row: dict[str, float | int | str] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
+    row: dict[str, Any] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
     if not case.trained:
         return row
     runs = [
@@ -149,117 +264,18 @@ def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int
     return row
 
 
-def origin() -> dict[str, str]:
-    """Where numbers come from: hardware, versions, commit, command."""
-    return {
-        "hardware": hardware(),
-        "torch": torch.__version__,
-        "commit": commit(),
-        "stochseg": __version__,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
-
-
-def commit() -> str:
-    """Short hash of the checkout that this package is in, with -dirty if its code was changed since; "" if it is
-    installed otherwise."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists() or not (root / "src/stochseg").exists():
-        return ""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "src") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def hardware() -> str:
-    """CPU model and number of cores this process may use, such as "AMD EPYC, 2 cores"."""
-    return f"{cpu_model()}, {cores()} {'core' if cores() == 1 else 'cores'}"
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-# ---------------------------------------------------------------------- measuring
-
-
-def median_seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median seconds of the wall clock and of all cores together."""
-    walls, cores = [], []
-    for _ in range(repeats):
-        wall, core = time.perf_counter(), time.process_time()
-        work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        elif torch.backends.mps.is_available():
-            torch.mps.synchronize()
-        walls.append(time.perf_counter() - wall)
-        cores.append(time.process_time() - core)
-    return float(np.median(walls)), float(np.median(cores))
-
-
-def gemm_gflops(device: torch.device, side: int = 1536) -> float:
-    """What a large float32 matrix product reaches on this device now, in GFLOP/s."""
-    a = torch.randn(side, side, device=device)
-    a @ a
-    return 2 * side**3 / 1e9 / median_seconds(lambda: a @ a, 3)[0]
-
-
-@contextmanager
-def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
-    """Fills {"rise": megabytes above where memory stood, "process": the most there was}: of the GPU, or of this process
-    (Linux; elsewhere nan)."""
-    found = {"rise": float("nan"), "process": float("nan")}
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield found
-        highest = torch.cuda.max_memory_allocated(device)
-        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
-        return
-    if not Path("/proc/self/statm").exists():
-        yield found
-        return
-    gc.collect()
-    release_freed_memory()  # what was freed before must not hide what is taken now
-    before = highest = _resident()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal highest
-        while not done.wait(0.002):
-            highest = max(highest, _resident())
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        watcher.join()
-        highest = max(highest, _resident())
-        found.update(rise=(highest - before) / 2**20, process=highest / 2**20)
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def bench_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Build a table of the rows of `run_bench` for the terminal; its caption explains the columns."""
+    n = rows[0]["samples"]
+    shown = [key for key in (*COLUMNS, f"ged_{n}", f"hm_iou_{n}") if key in rows[0]]
+    explained = (f"{metric_info(key).short}: {metric_info(key).meaning}" for key in shown)
+    table = Table(title=f"{n} samples of one image on {rows[0]['device']}", caption="\n".join(explained))
+    table.caption_justify = "left"
+    table.add_column("model@evaluations")
+    for key in shown:
+        table.add_column(metric_info(key).short, justify="right")
+    varied = [key for key in ("sampler", "grid", "engine", "height", "width") if len({row[key] for row in rows}) > 1]
+    for row in rows:
+        words = [f"{row['model']}@{row['evaluations']}", *(str(row[key]) for key in varied)]
+        table.add_row(" ".join(words), *(format_metric(key, row[key] if row[key] != "" else None) for key in shown))
+    return table

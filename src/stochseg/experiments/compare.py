@@ -7,6 +7,7 @@ import math
 import re
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +19,72 @@ from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
+from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison, write_sample_grids
 from stochseg.experiments.recipes import recipe
-from stochseg.files import write_csv, write_text
+from stochseg.files import write_text
+from stochseg.metrics.table import FAMILIES, format_metric
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting import comparison_grid, method_bars, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.config import ValidationConfig
-from stochseg.types import Example, Samples
+from stochseg.types import Samples
 
 ROW = "row.json"
-_TERMS = {"evaluations": "network evaluations at most", "limit": "images", "overrides": "settings"}
-COLUMNS = {
-    "method": "method",
-    "parameters": "parameters",
-    "train_steps": "steps trained",
-    "train_minutes": "minutes trained",
-    "ged": "GED",
-    "ged_unbiased": "GED, unbiased",
-    "hm_iou": "HM-IoU",
-    "diversity": "diversity",
-    "miou": "mIoU",
-    "ece": "ECE",
-    "brier": "Brier",
-    "evaluations": "network evaluations a sample",
-    "seconds_per_sample": "seconds a sample",
-    "problem": "problem",
-}
+GRID_IMAGES, GRID_SAMPLES = 3, 8
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Conditions that are the same for all methods. options: as in `compare`."""
+
+    budget: str
+    data: Path | None
+    split: str
+    options: SamplingOptions
+    limit: int | None
+    overrides: tuple[str, ...]
+    device: torch.device
+
+    def record(self) -> dict[str, Any]:
+        """The terms as JSON; rows of other terms are not comparable."""
+        return {
+            "budget": self.budget,
+            "data": None if self.data is None else str(self.data),
+            "split": self.split,
+            "samples": self.options.n,
+            "limit": self.limit,
+            "evaluations": self.options.evaluations,
+            **self.options.model_dump(include={"noise", "seed"}, exclude_defaults=True),
+            "overrides": list(self.overrides),
+            "stochseg": __version__,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+        }
+
+    def options_for(self, model: StochasticSegmenter) -> SamplingOptions:
+        """Sampling options of a model: its default number of evaluations, unless the terms allow fewer."""
+        most, own = self.options.evaluations, model.default_sampling().evaluations
+        fewer = most if most is not None and own is not None and own > most else None
+        return self.options.model_copy(update={"evaluations": fewer})
 
 
 def parse_budget(text: str) -> dict[str, Any]:
-    """A budget such as 20m, 90s, 1.5h (training time) or 2000 (optimizer steps), as keys of a training config."""
+    """Parse a budget, a time or a number of optimizer steps, into keys of a training config.
+
+    Raises:
+        UserError: if it is neither.
+
+    >>> parse_budget("1.5h")["minutes"], parse_budget("2000")["steps"]
+    (90.0, 2000)
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps)?", text.strip())
     if found is None or float(found[1]) <= 0:
         raise UserError(f"budget {text!r}: expected a time such as 20m, 90s or 1.5h, or a number of steps such as 2000")
     number, unit = float(found[1]), found[2] or "steps"
     if unit == "steps":
         if number != int(number):
-            raise UserError(f"budget {text!r}: steps are whole numbers")
+            raise UserError(f"budget {text!r}: expected a whole number of steps")
         return {"steps": int(number), "minutes": None}
     return {"steps": 10**9, "minutes": number * {"s": 1 / 60, "m": 1, "h": 60}[unit]}
 
@@ -69,56 +97,72 @@ def compare(
     *,
     overrides: Sequence[str] = (),
     split: str = "val",
-    samples: int = 16,
+    options: SamplingOptions = SamplingOptions(),
     limit: int | None = None,
-    evaluations: int | None = None,
     device: str = "auto",
     console: Console | None = None,
-) -> list[dict[str, Any]]:
-    """Train and evaluate every method within the same budget; one row each. A method is a recipe or a model's name,
-    with settings of its own behind it if it has any: "ccdm-fast", "ccdm-fast lr=1e-3 model.options.components=8".
+) -> list[Row]:
+    """Train and evaluate several methods within the same budget, and write tables and pictures.
 
-    A row that is finished is kept: calling again trains only what is missing. A method that fails has a row that says
-    why. No method sees its validation score while training: the last weights count for all.
-    evaluations: the most network evaluations per sample, for methods that make more by default.
+    Finished rows in `out` are kept; failed ones are tried again. The last weights of every training are scored, so that
+    no method chooses its weights by its validation score.
+
+    Args:
+        methods: recipes, config files or registered models, with settings of their own: "ccdm-fast",
+            "ccdm-fast lr=1e-3 model.options.components=8".
+        data: a packed store or a folder; default: the data of the recipes.
+        budget: of each training, such as "20m" or "2000" (steps).
+        out: the folder to write.
+        overrides: settings for all methods, such as "batch_size=16".
+        split: the split to score.
+        options: of sampling. `evaluations` is a maximum, for methods that make more by default; samplers and grids are
+            settings of a method.
+        limit: maximum number of images to score, evenly spaced.
+        device: to train and sample on.
+        console: for messages; default: stderr.
+
+    Returns:
+        One row per method with the keys `comparison.COLUMNS`; `problem` says why a method failed.
+
+    Raises:
+        UserError: before any training, if the methods cannot be compared or rows of other terms are in `out`.
     """
     console = console or Console(stderr=True)
-    if len(set(methods)) < len(methods):
-        raise UserError(f"methods must be named once each, got {', '.join(methods)}")
-    if samples < 2:
-        raise UserError(f"compare needs at least 2 samples an image, got {samples}")
-    if limit is not None and limit < 1:
-        raise UserError(f"compare: limit must be at least 1, got {limit}")
+    _check_arguments(methods, options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
-    chosen = pick_device(device)
+    terms = Terms(budget, data, split, options, limit, tuple(overrides), pick_device(device))
     _check_data(configs, split)
-    settings = {
-        "budget": budget,
-        "data": None if data is None else str(data),
-        "split": split,
-        "samples": samples,
-        "limit": limit,
-        "evaluations": evaluations,
-        "overrides": list(overrides),
-        "stochseg": __version__,
-        "device": str(chosen),
-        "threads": torch.get_num_threads(),
-    }
-    done = {name: _finished(out / _folder(name) / ROW, {"method": name, **settings}) for name in configs}
+    done = {name: _finished_row(out / _folder(name) / ROW, name, terms.record()) for name in configs}
     rows = []
     for name, config in configs.items():
         folder, row = out / _folder(name), done[name]
         if row is None:
-            console.print(f"{name}: training for {budget}", highlight=False)
-            row = _run(name, config, folder, split, samples, limit, evaluations, chosen)
-            write_text(folder / ROW, json.dumps({"settings": settings, **row}, indent=2) + "\n")
-        shown = row["problem"] or f"GED {row['ged']:.4f}, HM-IoU {row['hm_iou']:.4f}"
-        console.print(f"{name}: {shown}", highlight=False, markup=False)
+            console.print(f"{name}: training for {budget}", highlight=False, markup=False)
+            row = _run(name, config, folder, terms)
+            write_text(folder / ROW, json.dumps({"settings": terms.record(), **row}, indent=2) + "\n")
+        scores = (f"{title} {format_metric(key, row[key])}" for key, title in (("ged", "GED"), ("hm_iou", "HM-IoU")))
+        console.print(f"{name}: {row['problem'] or ', '.join(scores)}", highlight=False, markup=False)
         rows.append(row)
-    write_comparison(rows, out, settings)
-    _write_grid(rows, out, configs, split, evaluations, chosen)
+    write_comparison(rows, out, terms.record())
+    _write_grids([row["method"] for row in rows if not row["problem"]], configs, out, terms)
     return rows
+
+
+# ---------------------------------------------------------------------- checks before any training
+
+
+def _check_arguments(methods: Sequence[str], options: SamplingOptions, limit: int | None) -> None:
+    if len(set(methods)) < len(methods):
+        raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
+    if options.n < 2:
+        raise UserError(f"compare: expected at least 2 samples per image, got {options.n}")
+    if limit is not None and limit < 1:
+        raise UserError(f"compare: limit must be at least 1, got {limit}")
+    if options.sampler is not None or options.grid is not None:
+        raise UserError(
+            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
+        )
 
 
 def _config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
@@ -126,7 +170,7 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
     if not all("=" in word for word in own):  # a config file with blanks in its path
         name, own = method, []
     config = recipe(name, [*overrides, *own], data)
-    # The last weights count, whatever their validation: it is made as small as it gets.
+    # The last weights are scored whatever their validation, so it is made as small as possible.
     iterative = "evaluations" in find_class(config.model.name).sampling_choices
     validation = ValidationConfig(
         every=10**9, images=1, num_samples=2, evaluations=1 if iterative else None, calibration_images=0
@@ -135,21 +179,21 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
 
 
 def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
-    """UserError, before any training, if data cannot be opened or are not the same for all."""
+    """Raise a UserError if data cannot be opened, are empty, or differ between methods."""
     first = next(iter(configs))
     for name, config in configs.items():
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:
                 raise UserError(f"{name}: the split {part!r} of its data is empty")
-        scored, expected = _scored_on(config, split), _scored_on(configs[first], split)
+        scored, expected = _scored_data(config, split), _scored_data(configs[first], split)
         if scored != expected:
             raise UserError(
                 f"{name} would be scored on other data than {first} ({scored} instead of {expected}), so the two "
-                "cannot be compared; give the same --data and data.size for all"
+                "cannot be compared; use the same --data and data.size for all"
             )
 
 
-def _scored_on(config: TrainConfig, split: str) -> dict[str, Any]:
+def _scored_data(config: TrainConfig, split: str) -> dict[str, Any]:
     own = "train" if split == "train" else "val"
     return config.data.model_dump(mode="json", include={"name", "options", own, "size"})
 
@@ -158,68 +202,53 @@ def _folder(method: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", method)
 
 
-def _finished(file: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The row of an earlier call, if there is one. A failed one is tried again."""
+def _finished_row(file: Path, method: str, terms: dict[str, Any]) -> Row | None:
+    """Read the row of an earlier call; None if there is none or it failed."""
     if not file.exists():
         return None
-    row = json.loads(file.read_text())
-    earlier = {"method": row["method"], **row.pop("settings")}
-    changed = sorted(key for key in settings if earlier.get(key) != settings[key])
+    row: Row = json.loads(file.read_text())
+    now, earlier = {"method": method, **terms}, {"method": row["method"], **row.pop("settings")}
+    changed = sorted(key for key in now | earlier if earlier.get(key) != now.get(key))
     if changed:
-        before, now = (", ".join(str(values.get(key)) for key in changed) for values in (earlier, settings))
+        before, after = (", ".join(str(values.get(key)) for key in changed) for values in (earlier, now))
         raise UserError(
-            f"{file.parent} was made with another {', '.join(changed)} ({before} instead of {now}); give another "
+            f"{file.parent} was made with another {', '.join(changed)} ({before} instead of {after}); choose another "
             "--out, or delete that folder"
         )
     return None if row["problem"] else row
 
 
-def _run(
-    name: str,
-    config: TrainConfig,
-    folder: Path,
-    split: str,
-    samples: int,
-    limit: int | None,
-    evaluations: int | None,
-    device: torch.device,
-) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan) | {"method": name, "problem": ""}
+# ---------------------------------------------------------------------- one method
+
+
+def _run(name: str, config: TrainConfig, folder: Path, terms: Terms) -> Row:
+    row: Row = {"method": name, **dict.fromkeys(METRICS, math.nan), "problem": ""}
     try:
-        train(config, folder / "run", resume=True, device=str(device), console=Console(quiet=True))
-        model = _trained(folder, config, device)
-        progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
-        result = evaluate(
-            model,
-            open_split(config, split),
-            options=SamplingOptions(n=samples, evaluations=_at_most(evaluations, model)),
-            limit=limit,
-            keep=0,
-        )
-        metrics = result.metrics
-        row |= {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "train_steps": progress["step"],
-            "train_minutes": round(progress["seconds"] / 60, 2),
-            "ged": metrics[f"ged_{samples}"],
-            "ged_unbiased": metrics.get("ged_unbiased", math.nan),
-            "hm_iou": metrics[f"hm_iou_{samples}"],
-            "diversity": metrics[f"diversity_{samples}"],
-            "miou": metrics["miou"],
-            "ece": metrics["ece"],
-            "brier": metrics["brier"],
-            "evaluations": round(metrics["evaluations_per_sample"]),
-            "seconds_per_sample": metrics["seconds_per_image"] / samples,
-        }
+        train(config, folder / "run", resume=True, device=str(terms.device), console=Console(quiet=True))
+        return row | _scores(_load_trained(folder, config, terms.device), config, folder, terms)
     except Exception as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "problem.txt").write_text(traceback.format_exc())
-        row["problem"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return row
+        return row | {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
-def _trained(folder: Path, config: TrainConfig, device: torch.device) -> StochasticSegmenter:
-    """The last weights, which count, with the grid they need, measured on validation images whatever is scored."""
+def _scores(model: StochasticSegmenter, config: TrainConfig, folder: Path, terms: Terms) -> Row:
+    progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
+    data, n = open_split(config, terms.split), terms.options.n
+    metrics = evaluate(model, data, options=terms.options_for(model), limit=terms.limit, keep=0).metrics
+    return {
+        **{key: metrics[f"{key}_{n}"] for key in FAMILIES},
+        **{key: metrics[key] for key in METRICS if key in metrics},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "train_steps": progress["step"],
+        "train_minutes": round(progress["seconds"] / 60, 2),
+        "evaluations": round(metrics["evaluations_per_sample"]),
+        "seconds_per_sample": metrics["seconds_per_image"] / n,
+    }
+
+
+def _load_trained(folder: Path, config: TrainConfig, device: torch.device) -> StochasticSegmenter:
+    """Load the last weights; the entropy grid is measured on validation images, whatever split is scored."""
     model = load(folder / "run" / "last", device=device)
     if model.default_sampling().grid == "entropy":
         images = open_split(config, "val")
@@ -227,88 +256,16 @@ def _trained(folder: Path, config: TrainConfig, device: torch.device) -> Stochas
     return model
 
 
-def _at_most(evaluations: int | None, model: StochasticSegmenter) -> int | None:
-    """`evaluations` for a model that makes more by default, else None: its own default."""
-    own = model.default_sampling().evaluations
-    return evaluations if evaluations is not None and own is not None and own > evaluations else None
-
-
-# ---------------------------------------------------------------------- what is written
-
-
-def write_comparison(rows: Sequence[dict[str, Any]], out: Path, settings: dict[str, Any]) -> None:
-    """comparison.csv, comparison.md with the terms under the table, and comparison.png; the best GED first."""
-    samples = settings["samples"]
-    ordered = ranked(rows)
-    write_csv(out / "comparison.csv", [as_text(row) for row in ordered])
-    names = {**COLUMNS, "ged": f"GED_{samples}", "hm_iou": f"HM-IoU_{samples}", "diversity": f"diversity_{samples}"}
-    terms = ", ".join(
-        f"{_TERMS.get(key, key)} {_term(value)}" for key, value in settings.items() if value not in (None, [])
-    )
-    text = markdown_table([as_text(row) for row in ordered], names)
-    write_text(out / "comparison.md", f"{text}\nThe same for all: {terms}.\n")
-    done = [row for row in ordered if not row["problem"]]
-    if done:
-        write_figure(method_bars(done, n=samples), out / "comparison.png")
-
-
-def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best GED first, what failed last."""
-    return sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
-
-
-def markdown_table(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> str:
-    """With the columns that have something to say; columns: their titles by key."""
-    shown = [key for key in columns if any(row[key] for row in rows)]
-    lines = [[columns[key] for key in shown], ["---"] * len(shown)]
-    lines += [[row[key].replace("|", "/") for key in shown] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _term(value: Any) -> str:
-    return " ".join(f"`{each}`" for each in value) if isinstance(value, list) else str(value)
-
-
-def as_text(row: dict[str, Any]) -> dict[str, str]:
-    return {key: _cell(key, row[key]) for key in COLUMNS}
-
-
-def _cell(key: str, value: Any) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}" if key.startswith(("seconds", "train_")) else f"{value:.4f}"
-    return str(value)
-
-
-def _write_grid(
-    rows: Sequence[dict[str, Any]],
-    out: Path,
-    configs: dict[str, TrainConfig],
-    split: str,
-    evaluations: int | None,
-    device: torch.device,
-    images: int = 3,
-) -> None:
-    """samples-1.png ...: for a few images the samples of every method, a row each."""
-    folders = {row["method"]: out / _folder(row["method"]) for row in rows if not row["problem"]}
-    if not folders:
+def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: Path, terms: Terms) -> None:
+    """Write samples of all methods, for a few images on which the raters disagree."""
+    if not methods:
         return
-    data = open_split(next(iter(configs.values())), split)
-    # Images whose raters disagree show most.
-    candidates = [data[i] for i in spread(len(data), 8 * images)]
-    chosen = sorted(candidates, key=_disagreement, reverse=True)[:images]
-    drawn: list[dict[str, Samples]] = [{} for _ in chosen]
-    for name, folder in folders.items():
-        model = _trained(folder, configs[name], device)
-        for example, samples in zip(chosen, drawn, strict=True):
-            samples[name] = model.sample(example.image[None], 8, evaluations=_at_most(evaluations, model)).to("cpu")
-    for number, (example, samples) in enumerate(zip(chosen, drawn, strict=True), start=1):
-        write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
-
-
-def _disagreement(example: Example) -> float:
-    """Pixels on which the raters do not all agree, times their share of the pixels that any rater marked: findings that
-    some do not see at all come first, the large ones before the small."""
-    labels = example.raters
-    marked = int((labels > 0).any(0).sum())
-    disputed = int((labels != labels[:1]).any(0).sum())
-    return disputed**2 / marked if marked else 0.0
+    data = open_split(next(iter(configs.values())), terms.split)
+    examples = disputed_examples(data, GRID_IMAGES)
+    drawn: list[dict[str, Samples]] = [{} for _ in examples]
+    for method in methods:
+        model = _load_trained(out / _folder(method), configs[method], terms.device)
+        options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
+        for example, samples in zip(examples, drawn, strict=True):
+            samples[method] = model.sample(example.image[None], **options.model_dump()).to("cpu")
+    write_sample_grids(examples, drawn, data.info, out)

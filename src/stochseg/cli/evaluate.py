@@ -1,0 +1,77 @@
+"""The command `stochseg evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stochseg.cli.options import (
+    DataPath,
+    Device,
+    Engine,
+    Evaluations,
+    Grid,
+    Limit,
+    Noise,
+    RunPath,
+    SampleCount,
+    Sampler,
+    Seed,
+    Split,
+    check_writable,
+    parse_counts,
+    sampling_options,
+)
+from stochseg.cli.terminal import PLAIN, console, progress_bar
+
+
+def evaluate(
+    run: RunPath,
+    n: SampleCount = 100,
+    evaluations: Evaluations = None,
+    sampler: Sampler = None,
+    grid: Grid = None,
+    noise: Noise = None,
+    seed: Seed = 0,
+    data: DataPath = None,
+    split: Split = "val",
+    limit: Limit = None,
+    curve: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="Also plot quality against network evaluations, e.g. 5,10,25,250."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder to write. Default: RUN/evaluation, below runs/ for a model without a run."
+        ),
+    ] = None,
+    engine: Engine = "eager",
+    device: Device = "auto",
+) -> None:
+    """Compare samples of a model with the raters: GED, HM-IoU, diversity, mIoU, calibration, time.
+
+    Writes JSON, CSV, a picture and a page. The best checkpoint of a run was chosen on val; test is unseen data."""
+    from stochseg.devices import pick_device
+    from stochseg.evaluation import check_compatible, table
+    from stochseg.evaluation import evaluate as compute
+    from stochseg.experiments.runs import default_results_dir, open_run, write_evaluation
+    from stochseg.inference import with_engine
+    from stochseg.models import load
+
+    points = parse_counts("--curve", curve)
+    source = open_run(run, data, split)
+    model = with_engine(load(run, device=pick_device(device)), engine)
+    check_compatible(model, source.data)
+    options = sampling_options(n, evaluations, sampler, grid, noise, seed)
+    for count in (evaluations, *points):
+        model.check_options(options.model_copy(update={"evaluations": count}))
+    folder = out or default_results_dir(run) / "evaluation"
+    check_writable(folder / "metrics.json")
+    with progress_bar("evaluating") as progress:
+        result = compute(model, source.data, options=options, limit=limit, progress=progress)
+    console.print(table(result, source.published))
+    page = write_evaluation(result, source, model, folder, options=options, limit=limit, curve=points)
+    console.print(f"written to {folder}; open {page}", **PLAIN)

@@ -1,0 +1,122 @@
+"""The command `stochseg predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stochseg.cli.options import (
+    Device,
+    Engine,
+    Evaluations,
+    Grid,
+    ModelPath,
+    Noise,
+    SampleCount,
+    Sampler,
+    Seed,
+    sampling_options,
+)
+from stochseg.cli.terminal import PLAIN, console, messages, progress_bar
+
+if TYPE_CHECKING:
+    from stochseg.inference import Outcome
+
+EPILOG = (
+    "Exit code 0: all inputs are done. 1: some were skipped, each with a message. 2: nothing was started. An "
+    "interrupted command continues when it is called again."
+)
+
+
+def predict(
+    model: ModelPath,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders and globs: PNG, JPEG, TIFF, NIfTI and DICOM files, folders of DICOM series. Volumes "
+            "are segmented slice by slice.",
+            metavar="INPUT",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write, with one folder per input.")] = Path(
+        "predictions"
+    ),
+    n: SampleCount = 16,
+    evaluations: Evaluations = None,
+    sampler: Sampler = None,
+    grid: Grid = None,
+    noise: Noise = None,
+    seed: Seed = 0,
+    engine: Engine = "eager",
+    axis: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=2, metavar="N", help="Slice axis of NIfTI volumes. Default: an axis of length 1, else the last."
+        ),
+    ] = None,
+    tile: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Tile images larger than N pixels per side; 0 disables tiling. Default: 512 if the model supports it.",
+        ),
+    ] = None,
+    overlap: Annotated[int, typer.Option(min=8, metavar="N", help="Overlap of neighboring tiles in pixels.")] = 96,
+    overview: Annotated[
+        bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that exist already.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Segment files, folders and volumes.
+
+    Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
+    the input, an overlay, and result.json with the sizes of all classes."""
+    from stochseg.devices import pick_device
+    from stochseg.inference import PredictOptions
+    from stochseg.inference import predict as run
+    from stochseg.models import load
+
+    sampling = sampling_options(n, evaluations, sampler, grid, noise, seed).model_dump()
+    options = PredictOptions(**sampling, engine=engine, tile=tile, overlap=overlap, axis=axis, overview=overview)
+    network = load(model, device=pick_device(device))
+    with progress_bar("predicting") as progress:
+        try:
+            outcomes = run(
+                network,
+                inputs,
+                out,
+                options,
+                overwrite=overwrite,
+                origin=str(model),
+                report=_report,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            change = " without --overwrite" if overwrite else ""
+            messages.print(f"stopped; results are in {out}; to continue, run the same command{change} again", **PLAIN)
+            raise
+    if _summarize(outcomes, out) > 0:
+        raise typer.Exit(1)
+
+
+def _report(outcome: Outcome) -> None:
+    for notice in outcome.notices:
+        messages.print(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}", **PLAIN)
+    if outcome.status == "failed":
+        messages.print(f"skipped: {outcome.source}: {outcome.problem}", **PLAIN)
+    elif outcome.status == "done":
+        console.print(f"{outcome.source} -> {outcome.folder}", **PLAIN)
+
+
+def _summarize(outcomes: Sequence[Outcome], out: Path) -> int:
+    """Print the number of inputs by outcome; returns the number of those that failed."""
+    done, kept, failed = (sum(o.status == status for o in outcomes) for status in ("done", "kept", "failed"))
+    words = [f"{done} done", *([f"{kept} already done"] if kept else []), *([f"{failed} skipped"] if failed else [])]
+    where = f"results in {out}" if done or kept else "nothing was written"
+    console.print(f"{', '.join(words)}; {where}", **PLAIN)
+    return failed

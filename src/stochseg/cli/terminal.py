@@ -1,0 +1,52 @@
+"""The terminal: consoles, progress bars, and commands quoted for the shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+console = Console()
+messages = Console(stderr=True)
+
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""For text that contains paths, which may contain brackets and be longer than a line."""
+
+
+def shell_command(*words: object) -> str:
+    """Quote a call of this program for the shell.
+
+    >>> shell_command("evaluate", "my runs/a")
+    "stochseg evaluate 'my runs/a'"
+    """
+    return shlex.join(["stochseg", *map(str, words)])
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, float, float], None]]:
+    """Show progress bars, one per activity; yields a function of (activity, done, total)."""
+    from rich.progress import Progress
+
+    with Progress(console=messages, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def update(activity: str, done: float, total: float) -> None:
+            if activity not in tasks:
+                tasks[activity] = bars.add_task(activity)
+            bars.update(tasks[activity], completed=done, total=total)
+
+        yield update
+
+
+@contextmanager
+def progress_bar(activity: str) -> Iterator[Callable[[float, float], None]]:
+    """Show the progress bar of one activity; yields a function of (done, total)."""
+    with progress_bars() as update:
+        update(activity, 0, 1)
+        yield lambda done, total: update(activity, done, total)

@@ -1,0 +1,73 @@
+"""The command `stochseg train`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stochseg.cli.options import Device
+from stochseg.cli.terminal import PLAIN, console, messages, shell_command
+from stochseg.errors import UserError
+
+EPILOG = (
+    "Recipes: phantom-tiny (synthetic data, minutes on two cores); small (your own data); lidc-fast-s (LIDC, 1.5 hours "
+    "on two cores); lidc-fast-m, lidc-fast-l (LIDC, larger, for a GPU); lidc-9m, lidc-41m, cityscapes-30m (from the "
+    "paper; they need their data and a GPU). Every model can also be trained by its name. Several GPUs: torchrun "
+    "--nproc-per-node 4 -m stochseg train …"
+)
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="Name of a recipe or model, or a YAML file such as RUN/train.yaml."),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings to change, e.g. steps=2000 lr=5e-4 model.options.base=32.", metavar="KEY=VALUE"),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Packed store (.h5) or folder to train on instead of the recipe's data."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Run folder. Default: runs/ followed by the name.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint of the run.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train a model.
+
+    The run folder gets best/ and last/ checkpoints, TensorBoard logs and pictures of samples."""
+    words = [recipe, *(overrides or [])]
+    _check_no_options(words)
+    from stochseg.experiments.recipes import recipe as find_recipe
+    from stochseg.training import train as run
+
+    config = find_recipe(recipe, overrides or [], data)
+    out = out or Path("runs") / Path(recipe).stem
+    try:
+        run(config, out, resume=resume, device=device, console=messages)
+    except KeyboardInterrupt:
+        source = [] if data is None else ["--data", data]
+        again = shell_command("train", *words, *source, "--out", out, "--resume")
+        messages.print(f"\nstopped; resume with: {again}", **PLAIN)
+        raise
+    if os.environ.get("RANK", "0") == "0":
+        console.print(f"done: {out}. Next: {shell_command('evaluate', out)}", **PLAIN)
+
+
+def _check_no_options(words: Sequence[str]) -> None:
+    """Raise a UserError for an unknown option, with the setting that was probably meant."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("-"):
+            key, _, value = word.lstrip("-").partition("=")
+            given = value or ("" if following.startswith("-") or "=" in following else following)
+            raise UserError(
+                f"no such option: {word}; settings of the training are written without dashes: "
+                f"{key.replace('-', '_')}={given or 'VALUE'}. See stochseg train --help"
+            )

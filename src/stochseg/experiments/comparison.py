@@ -1,0 +1,123 @@
+"""The comparison of methods: one row per method, as tables, a chart, and pictures of their samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from stochseg.data import SegmentationData, spread
+from stochseg.files import write_csv, write_text
+from stochseg.metrics.table import FAMILIES, format_metric, metric_info
+from stochseg.plotting import comparison_grid, method_bars, write_figure
+from stochseg.types import DatasetInfo, Example, Samples
+
+Row = dict[str, Any]
+METRICS = (
+    "parameters",
+    "train_steps",
+    "train_minutes",
+    "ged",
+    "ged_unbiased",
+    "hm_iou",
+    "diversity",
+    "miou",
+    "ece",
+    "brier",
+    "evaluations",
+    "seconds_per_sample",
+)
+COLUMNS = ("method", *METRICS, "problem")
+PRINTED = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")
+"""Columns that fit into 80 characters."""
+_TERMS = {"evaluations": "maximum network evaluations", "limit": "images", "overrides": "settings"}
+
+
+def column_titles(n: int | None = None) -> dict[str, str]:
+    """Titles of the columns by key. n: number of samples of the metrics that depend on it, shown in their titles."""
+    titles = {key: metric_info(key if n is None or key not in FAMILIES else f"{key}_{n}").short for key in METRICS}
+    return {key: titles.get(key, key) for key in COLUMNS}
+
+
+def write_comparison(rows: Sequence[Row], out: Path, settings: Mapping[str, Any]) -> None:
+    """Write comparison.csv, comparison.md and comparison.png, ordered by GED.
+
+    Args:
+        rows: one per method, with the keys `COLUMNS`.
+        out: the folder.
+        settings: the terms that are the same for all methods, among them the number of samples.
+    """
+    n, ordered = settings["samples"], rank(rows)
+    cells = [format_row(row) for row in ordered]
+    write_csv(out / "comparison.csv", cells)
+    given = {key: value for key, value in settings.items() if value not in (None, [])}
+    terms = ", ".join(f"{_TERMS.get(key, key)} {_term(value)}" for key, value in given.items())
+    write_text(out / "comparison.md", f"{markdown_table(cells, column_titles(n))}\nThe same for all: {terms}.\n")
+    finished = [row for row in ordered if not row["problem"]]
+    if finished:
+        write_figure(method_bars(finished, n=n), out / "comparison.png")
+
+
+def comparison_table(rows: Sequence[Row], title: str) -> Table:
+    """Build a table for the terminal, ordered by GED."""
+    table, titles = Table(title=title), column_titles()
+    for key in PRINTED:
+        table.add_column(titles[key], justify="left" if key == "method" else "right", overflow="fold")
+    for row in rank(rows):
+        cells = format_row(row)
+        table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in PRINTED]))
+    return table
+
+
+def rank(rows: Sequence[Row]) -> list[Row]:
+    """Sort rows by GED, the best first and failed methods last."""
+    return sorted(rows, key=lambda row: math.inf if math.isnan(row["ged"]) else row["ged"])
+
+
+def format_row(row: Row) -> dict[str, str]:
+    """Format all columns of a row as text."""
+    return {key: format_metric(key, row[key]) if key in METRICS else str(row[key]) for key in COLUMNS}
+
+
+def markdown_table(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> str:
+    """Format rows as a Markdown table without empty columns. columns: titles by key.
+
+    >>> print(markdown_table([{"method": "ssn", "ged": "0.31", "miou": ""}], {"method": "method", "ged": "GED"}))
+    | method | GED |
+    | --- | --- |
+    | ssn | 0.31 |
+    <BLANKLINE>
+    """
+    shown = [key for key in columns if any(row[key] for row in rows)]
+    lines = [[columns[key] for key in shown], ["---"] * len(shown)]
+    lines += [[row[key].replace("|", "/") for key in shown] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _term(value: Any) -> str:
+    return " ".join(f"`{each}`" for each in value) if isinstance(value, list) else str(value)
+
+
+def disputed_examples(data: SegmentationData, count: int) -> list[Example]:
+    """Pick examples on which the raters disagree."""
+    candidates = [data[i] for i in spread(len(data), 8 * count)]
+    return sorted(candidates, key=_disagreement, reverse=True)[:count]
+
+
+def write_sample_grids(
+    examples: Sequence[Example], samples: Sequence[Mapping[str, Samples]], info: DatasetInfo, out: Path
+) -> None:
+    """Write samples-1.png, samples-2.png, …: one picture per example, one row per method. samples: by method."""
+    for number, (example, drawn) in enumerate(zip(examples, samples, strict=True), start=1):
+        write_figure(comparison_grid(example, drawn, info), out / f"samples-{number}.png")
+
+
+def _disagreement(example: Example) -> float:
+    """Number of disputed pixels times their fraction of all marked pixels: findings that some raters do not mark at all
+    come first, the large ones before the small."""
+    marked = int((example.raters > 0).any(0).sum())
+    disputed = int((example.raters != example.raters[:1]).any(0).sum())
+    return disputed**2 / marked if marked else 0.0
