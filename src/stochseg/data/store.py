@@ -90,14 +90,12 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         with h5py.File(part, "w", libver="latest") as handle:
             _merge(handle, plan, shards)
         os.replace(part, out)
-    except KeyboardInterrupt:
-        raise
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise UserError(
             f"cannot write {out}: {error.strerror or error}; free some space or choose another place"
         ) from error
-    except BaseException:
+    except Exception:  # unlike an interruption, after which the import resumes
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     shutil.rmtree(scratch, ignore_errors=True)

@@ -164,10 +164,10 @@ class CategoricalDiffusion(Diffusion):
                 log_weight, logits = (part[rows] for part in first)
             else:
                 log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), local)
-            component = torch.zeros(len(x_t), dtype=torch.int64, device=x_t.device)
-            if log_weight.shape[1] > 1:
-                u = noise.uniform((len(x_t), 1)).to(x_t.device)
-                component = draw_categorical(log_weight[:, :, None], u)[:, 0]
+            if log_weight.shape[1] == 1:
+                return logits[:, 0].float()
+            u = noise.uniform((len(x_t), 1)).to(x_t.device)
+            component = draw_categorical(log_weight[:, :, None], u)[:, 0]
             return logits[torch.arange(len(x_t), device=x_t.device), component].float()
 
         return denoise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import ClassVar
 
@@ -166,10 +166,9 @@ def embed(samples: Samples, window: Sequence[slice], size: Sequence[int]) -> Sam
     """Samples of a window of the image as samples of the whole image, which is of class 0 outside."""
     if tuple(samples.labels.shape[2:]) == tuple(size):
         return samples
-    b, n, classes = *samples.labels.shape[:2], samples.num_classes
-    labels = samples.labels.new_zeros(b, n, *size)
+    labels = samples.labels.new_zeros(*samples.labels.shape[:2], *size)
     cut_window(labels, window).copy_(samples.labels)
-    mean = samples.mean.new_zeros(b, classes, *size)
+    mean = samples.mean.new_zeros(*samples.mean.shape[:2], *size)
     mean[:, 0] = 1
     cut_window(mean, window).copy_(samples.mean)
-    return Samples(labels, mean, samples.weights, samples.seed, samples.evaluations, samples.info)
+    return replace(samples, labels=labels, mean=mean)

@@ -41,24 +41,18 @@ class Pyramid(nn.Module):
     """U-Net with sums as skip connections and attention at its coarsest level; returns the features of all levels."""
 
     def __init__(
-        self,
-        in_channels: int,
-        widths: tuple[int, ...],
-        blocks: int,
-        time_width: int | None,
-        groups: int,
-        head_channels: int,
+        self, in_channels: int, widths: tuple[int, ...], blocks: int, time_width: int | None, config: TwoTowerConfig
     ):
         super().__init__()
 
         def stage(c: int) -> nn.ModuleList:
-            return nn.ModuleList([ResidualBlock(c, c, time_width, groups) for _ in range(blocks)])
+            return nn.ModuleList([ResidualBlock(c, c, time_width, config.groups) for _ in range(blocks)])
 
         self.stem = nn.Conv2d(in_channels, widths[0], 3, padding=1)
         self.down_blocks = nn.ModuleList([stage(c) for c in widths])
         self.down = nn.ModuleList([Downsample(a, b) for a, b in pairwise(widths)])
-        self.attention = SelfAttention(widths[-1], head_channels, groups)
-        self.middle = ResidualBlock(widths[-1], widths[-1], time_width, groups)
+        self.attention = SelfAttention(widths[-1], config.head_channels, config.groups)
+        self.middle = ResidualBlock(widths[-1], widths[-1], time_width, config.groups)
         # The convolution precedes the upsampling: a quarter of the work.
         self.up = nn.ModuleList([nn.Conv2d(b, a, 1) for a, b in pairwise(widths)])
         self.up_blocks = nn.ModuleList([stage(c) for c in widths[:-1]])
@@ -97,14 +91,7 @@ class ImageTower(nn.Module):
     def __init__(self, image_channels: int, config: TwoTowerConfig):
         super().__init__()
         self.patch = config.patch
-        self.pyramid = Pyramid(
-            image_channels * config.patch**2,
-            config.tower,
-            config.tower_blocks,
-            None,
-            config.groups,
-            config.head_channels,
-        )
+        self.pyramid = Pyramid(image_channels * config.patch**2, config.tower, config.tower_blocks, None, config)
         self.bridge = nn.ModuleList(
             [
                 nn.Sequential(group_norm(a, config.groups), nn.SiLU(), nn.Conv2d(a, b, 1))
@@ -126,9 +113,7 @@ class LabelTower(nn.Module):
         self.num_classes, self.patch, self.components = num_classes, config.patch, config.components
         cell, width = config.patch**2, config.light[0]
         self.time = TimeEmbedding(width, 4 * width)
-        self.pyramid = Pyramid(
-            num_classes * cell, config.light, config.light_blocks, 4 * width, config.groups, config.head_channels
-        )
+        self.pyramid = Pyramid(num_classes * cell, config.light, config.light_blocks, 4 * width, config)
         last = zeroed(nn.Conv2d(width, self.components * num_classes * cell, 3, padding=1))
         self.head = nn.Sequential(group_norm(width, config.groups), nn.SiLU(), last)
         if self.components > 1:

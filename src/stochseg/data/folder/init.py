@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -102,21 +101,10 @@ def _digest(group: str) -> str:
 
 def _describe(files: FolderFiles, name: str) -> str:
     """Write the text of dataset.yaml."""
-    images, labels = _inspect_images(files), _inspect_labels(files)
-    return _TEMPLATE.format(
-        name=_flow(name or "unnamed"),
-        labels_found=labels.found,
-        num_classes=labels.num_classes,
-        class_names=_flow([f"class {i}" for i in range(labels.num_classes)]),
-        palette=_flow(labels.palette),
-        ignore=_flow(labels.ignore),
-        values=_flow(labels.values),
-        images_found=images.found,
-        image_channels=len(images.mean),
-        mean=_flow(images.mean),
-        std=_flow(images.std),
-        init=INIT,
-    )
+    images_found, images = _inspect_images(files)
+    labels_found, labels = _inspect_labels(files)
+    values = {key: _flow(value) for key, value in {"name": name or "unnamed", **labels, **images}.items()}
+    return _TEMPLATE.format(labels_found=labels_found, images_found=images_found, init=INIT, **values)
 
 
 def _flow(value: object) -> str:
@@ -167,14 +155,7 @@ citation: ""
 """
 
 
-@dataclass(frozen=True)
-class _Images:
-    found: str
-    mean: list[float]
-    std: list[float]
-
-
-def _inspect_images(files: FolderFiles) -> _Images:
+def _inspect_images(files: FolderFiles) -> tuple[str, dict[str, object]]:
     """Find channels and normalization: 8-bit gray goes to -1..1, all else to the measured mean 0 and deviation 1."""
     names = _evenly_spaced(sorted(files.images.values()))
     channels = read_image(files.tree, names[0])[0].shape[-1]
@@ -191,11 +172,12 @@ def _inspect_images(files: FolderFiles) -> _Images:
         sums.append([np.full(channels, len(pixels)), pixels.sum(0), (pixels**2).sum(0)])
     found = f"Found {len(files.images)} images: {', '.join(sorted(types))}, {channels} channel(s)."
     if types == {"uint8"} and channels == 1:
-        return _Images(found, [127.5], [127.5])
+        return found, {"image_channels": 1, "mean": [127.5], "std": [127.5]}
     count, total, squares = np.sum(sums, axis=0)
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    return _Images(found, _rounded(mean), _rounded(np.where(std > 0, std, 1)))
+    std = np.where(std > 0, std, 1)
+    return found, {"image_channels": channels, "mean": _rounded(mean), "std": _rounded(std)}
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> list[float]:
@@ -206,16 +188,8 @@ def _evenly_spaced(names: Sequence[str]) -> Sequence[str]:
     return names[:: -(-len(names) // MAX_FILES)]
 
 
-@dataclass(frozen=True)
-class _Labels:
-    found: str
-    num_classes: int
-    palette: list[str]
-    ignore: int | None = None
-    values: dict[int, int] = field(default_factory=dict)
-
-
-def _inspect_labels(files: FolderFiles) -> _Labels:
+def _inspect_labels(files: FolderFiles) -> tuple[str, dict[str, object]]:
+    """Find the classes: one per color, or guessed from the label values."""
     names = _evenly_spaced(sorted(name for id in files.images for name in files.raters(id).values()))
     numbers: set[int] = set()
     shades: set[str] = set()
@@ -235,13 +209,15 @@ def _inspect_labels(files: FolderFiles) -> _Labels:
         if numbers and shades:
             raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, unlike the others; use one form")
     found = f"Found in {len(names)} label maps: {', '.join(sorted(shades) or map(str, sorted(numbers)))}."
-    if shades:
-        spare = [color for color in DEFAULT_PALETTE[:2] if color not in shades]
-        palette = [*sorted(shades), *spare][: max(2, len(shades))]
-        return _Labels(found, len(palette), palette)
-    num_classes, ignore, values = guess_classes(numbers)
-    palette = list(DEFAULT_PALETTE[:num_classes]) if num_classes <= len(DEFAULT_PALETTE) else []
-    return _Labels(found, num_classes, palette, ignore, values)
+    num_classes, ignore, values = guess_classes(numbers) if numbers else (max(2, len(shades)), None, {})
+    palette = [*sorted(shades), *(color for color in DEFAULT_PALETTE if color not in shades)][:num_classes]
+    return found, {
+        "num_classes": num_classes,
+        "class_names": [f"class {i}" for i in range(num_classes)],
+        "palette": palette if len(palette) == num_classes else [],
+        "ignore": ignore,
+        "values": values,
+    }
 
 
 def guess_classes(numbers: set[int]) -> tuple[int, int | None, dict[int, int]]:

@@ -5,7 +5,6 @@ Brostow et al. 2009; the 11 classes and the split are those of Badrinarayanan et
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +37,6 @@ INFO = DatasetInfo(
     ignore=11,
     normalization=IMAGENET,
 )
-_IMAGE = re.compile(r"(?:^|/)(train|val|test)/([^/]+)\.png$")
 
 
 @register_importer("camvid")
@@ -47,10 +45,7 @@ def camvid(source: Path) -> Plan:
     tree = Tree(source)
     names = set(tree.names)
     items = []
-    for name in tree.names:
-        found = _IMAGE.search(name)
-        if not found:
-            continue
+    for name, found in tree.matching(r"(?:^|/)(train|val|test)/([^/]+)\.png$"):
         split, frame = found.groups()
         labels = f"{name[: found.start(1)]}{split}annot/{frame}.png"
         if labels not in names:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,24 @@ from stochseg.data.store import open_hdf5
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
-LICENSE = "CC BY 3.0"
-CITATION = (
-    "Armato et al., The Lung Image Database Consortium and Image Database Resource Initiative, Med. Phys. 38, 2011"
-)
 INFO = DatasetInfo(
     name="lidc", num_classes=2, image_channels=1, class_names=("background", "nodule"), palette=("#000000", "#e8853c")
 )
+
+MAPS = 4
+"""Label maps per example: LIDC has four readers per scan."""
+BY_PATIENT = (
+    "split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test; "
+    "the order of the four masks is not a stable rater"
+)
+
+
+def lidc_plan(kind: str, source: Path, items: Sequence[Item], note: str) -> Plan:
+    """Return the plan of an import of LIDC-IDRI in any form."""
+    database = "The Lung Image Database Consortium and Image Database Resource Initiative"
+    citation = f"Armato et al., {database}, Med. Phys. 38, 2011"
+    provenance = Provenance(kind=kind, source=source.name, license="CC BY 3.0", citation=citation, note=note)
+    return Plan(INFO, provenance, items, max_raters=MAPS)
 
 
 def published_split(patient: str) -> str:
@@ -41,28 +53,16 @@ def published_split(patient: str) -> str:
 def lidc_slices(source: Path) -> Plan:
     """Plan the import of PATIENT/nodule-N/images/slice-S.png, with mask-0 … mask-3 next to `images`, folder or zip."""
     tree = Tree(source)
-    pattern = re.compile(r"(?:^|/)(LIDC-IDRI-\d+)/nodule-(\d+)/images/slice-(\d+)\.png$")
     masks = {name for name in tree.names if "/mask-" in name}
     items = []
-    for name in tree.names:
-        found = pattern.search(name)
-        if not found:
-            continue
+    for name, found in tree.matching(r"(?:^|/)(LIDC-IDRI-\d+)/nodule-(\d+)/images/slice-(\d+)\.png$"):
         patient, nodule, slice_ = found[1], int(found[2]), int(found[3])
         files = [f for f in (_counterpart(name, f"mask-{i}") for i in range(4)) if f in masks]
         if not files:
             raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 next to images/")
         record = (f"{patient}-n{nodule:02d}-s{slice_:03d}", patient, published_split(patient))
         items.append(Item(*record, partial(_read_slice, tree, name, files, record)))
-    provenance = Provenance(
-        kind="lidc-slices",
-        source=source.name,
-        license=LICENSE,
-        citation=CITATION,
-        note="split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test; "
-        "the order of the four masks is not a stable rater",
-    )
-    return Plan(INFO, provenance, items, max_raters=4)
+    return lidc_plan("lidc-slices", source, items, BY_PATIENT)
 
 
 def _counterpart(name: str, folder: str) -> str:
@@ -103,10 +103,7 @@ def lidc_v1(source: Path) -> Plan:
         items = _hdf5_items(source)
     else:
         raise UserError(f"{source}: expected a .pickle or an .hdf5 file of LIDCv1")
-    provenance = Provenance(
-        kind="lidc-v1", source=source.name, license=LICENSE, citation=CITATION, note="groups are CT series"
-    )
-    return Plan(INFO, provenance, items, max_raters=4)
+    return lidc_plan("lidc-v1", source, items, "groups are CT series")
 
 
 def _pickle_items(source: Path) -> list[Item]:
@@ -180,10 +177,7 @@ def lidc_v2(source: Path) -> Plan:
     tree = Tree(source)
     names = set(tree.names)
     items = []
-    for name in tree.names:
-        found = re.search(r"(?:^|.*/)(train|val|test)/images/(.+)\.png$", name)
-        if not found:
-            continue
+    for name, found in tree.matching(r"(?:^|.*/)(train|val|test)/images/(.+)\.png$"):
         split, stem = found[1], found[2]
         stems = [_counterpart(name, folder).removesuffix(".png") for folder in ("lesions", "gt", "labels")]
         choices = [[f"{s}_l{i}.png" for i in range(4) if f"{s}_l{i}.png" in names] for s in stems]
@@ -194,11 +188,4 @@ def lidc_v2(source: Path) -> Plan:
         group = patient[0] if patient else stem.split("/")[0]
         record = (f"{split}/{stem}", group, split)
         items.append(Item(*record, partial(_read_slice, tree, name, masks, record)))
-    provenance = Provenance(
-        kind="lidc-v2",
-        source=source.name,
-        license=LICENSE,
-        citation=CITATION,
-        note="the splits of the folders are kept",
-    )
-    return Plan(INFO, provenance, items, max_raters=4)
+    return lidc_plan("lidc-v2", source, items, "the splits of the folders are kept")

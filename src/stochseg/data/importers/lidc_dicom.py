@@ -21,17 +21,15 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stochseg.data.importers.lidc import CITATION, INFO, LICENSE, published_split
+from stochseg.data.importers.lidc import BY_PATIENT, MAPS, lidc_plan, published_split
 from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
-from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
+from stochseg.data.importers.plans import Item, Plan, Record, register_importer
 from stochseg.data.readers.dicom import is_dicom_file, read_dataset, stored_pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
 SIZE = 128
 """Side of a crop, in pixels."""
-MAPS = 4
-"""Label maps per example: LIDC has four readers per scan."""
 WINDOW = (-1000.0, 400.0)
 """Hounsfield units that are stored as 0 and 255."""
 SHRINK, SMALLEST = 0.9, 0.1
@@ -65,18 +63,8 @@ def lidc_dicom(source: Path) -> Plan:
     items, crowded = _items(found, readings)
     if crowded:
         remarks.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
-    return Plan(INFO, _provenance(source, remarks), items, max_raters=MAPS)
-
-
-def _provenance(source: Path, remarks: Iterable[str]) -> Provenance:
-    facts = (
-        "split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test",
-        "the order of the four masks is not a stable rater",
-        f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255",
-    )
-    return Provenance(
-        kind="lidc-dicom", source=source.name, license=LICENSE, citation=CITATION, note="; ".join([*facts, *remarks])
-    )
+    window = f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255"
+    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *remarks]))
 
 
 # ---------------------------------------------------------------------- series

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -54,6 +55,10 @@ class Tree:
                     raise UserError(f"{self.path}: the entry {name!r} points outside the archive; nothing was read")
         hidden = ("__MACOSX", ".")
         return sorted(n for n in found if not any(part.startswith(hidden) for part in n.split("/")))
+
+    def matching(self, pattern: str) -> Iterator[tuple[str, re.Match[str]]]:
+        """Yield the files in whose name the pattern is found, with the match."""
+        return ((name, found) for name in self.names if (found := re.search(pattern, name)))
 
     def read(self, name: str) -> bytes:
         """Read the content of a file."""
