@@ -21,7 +21,6 @@ def write_example_folder(
     *,
     count: int = 400,
     size: int = 64,
-    seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Write a folder with images/P000-0.png … and labels/RATER/…, without dataset.yaml.
@@ -32,7 +31,6 @@ def write_example_folder(
         out: The folder to create; it must not exist.
         count: Number of images.
         size: Height and width.
-        seed: Seed of the images and label maps.
         progress: Called with the images done so far and their total.
 
     Returns:
@@ -47,7 +45,7 @@ def write_example_folder(
     """
     if out.exists():
         raise UserError(f"{out} exists; choose the name of a new folder")
-    phantoms = Phantoms("train", size=size, count=count, raters=len(RATERS), seed=seed)
+    phantoms = Phantoms("train", size=size, count=count, raters=len(RATERS))
     with replaced_folder(out, ours=lambda _: False, kind="new") as scratch:
         for folder in ("images", *(f"labels/{rater}" for rater in RATERS)):
             (scratch / folder).mkdir(parents=True)

@@ -110,18 +110,10 @@ def draw_samples(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Samples:
-    """Draw `options.n` samples per image.
+    """Draw `options.n` samples per image, label maps of spatial size `size`.
 
-    Args:
-        drawing: draws rows of the encoded images.
-        keys: one per image; sample i of an image uses the stream (*key, i), or with Latin noise shares one with the
-            other samples of the image.
-        size: spatial size of the label maps.
-        options: without None (see `SamplingOptions.or_default`).
-        info: travels with the samples.
-        chunk: samples of 128×128 pixels drawn at once, scaled for other sizes.
-        device: where the model is.
-        progress: called after each network evaluation.
+    Sample i of an image uses the stream (*key, i), or with Latin noise shares one with the other samples of the image.
+    The options are without None (see `SamplingOptions.or_default`), `chunk` is that of `chunks`.
     """
     b, n = len(keys), options.n
     make_noise = NOISES[options.noise or "independent"]

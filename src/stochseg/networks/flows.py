@@ -16,16 +16,8 @@ MIN_SLOPE = 1e-3
 def planar(z: Tensor, u: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Planar flow f(z) = z + û tanh(w·z + b) (Rezende and Mohamed 2015).
 
-    û is u with its component along w changed so that w·û > -1, which makes f invertible.
-
-    Args:
-        z: Latent vectors "b d".
-        u: Directions "b d".
-        w: Normals "b d".
-        b: Offsets "b".
-
-    Returns:
-        f(z) "b d" and log |det df/dz| "b".
+    û is u with its component along w changed so that w·û > -1, which makes f invertible. z, u, w: "b d"; b: "b".
+    Returns f(z) "b d" and log |det df/dz| "b".
     """
     product = (w * u).sum(1)
     allowed = F.softplus(product) - 1 + MIN_SLOPE

@@ -29,20 +29,9 @@ def build_network(
 ) -> nn.Module:
     """Build a network from images "b c h w" (h, w multiples of 32) to logits "b l h w".
 
-    Args:
-        architecture: Name in segmentation_models_pytorch, or "hrnet".
-        encoder: Name of the encoder; "tu-NAME" for a model of timm.
-        image_channels: Channels of the images.
-        num_classes: Number of labels.
-        options: Keywords of the network's constructor.
-        weights: File of the encoder's pretrained weights, with the names of timm for "tu-NAME" and of
-            segmentation_models_pytorch otherwise.
-
-    Returns:
-        The network.
-
-    Raises:
-        UserError: If a name is unknown, an option does not fit, or the weights belong to another network.
+    The architecture is a name of segmentation_models_pytorch or "hrnet", the encoder one of its names, or "tu-NAME" for
+    a model of timm; `options` are keywords of the constructor. `weights` is a file of the encoder's pretrained weights,
+    with the names of timm for "tu-NAME" and of segmentation_models_pytorch otherwise.
     """
     tensors = None if weights is None else read_weights(weights)
     options = dict(options)

@@ -58,13 +58,8 @@ class Pyramid(nn.Module):
         self.up_blocks = nn.ModuleList([stage(c) for c in widths[:-1]])
 
     def forward(self, x: Tensor, time: Tensor | None = None, added: tuple[Tensor, ...] = ()) -> list[Tensor]:
-        """Map x "b c h w" to one map per level, finest first.
-
-        Args:
-            x: Input "b c h w".
-            time: Time embedding "b width", or None.
-            added: One map per level, added to its input, or none at all.
-        """
+        """Map x "b c h w" and the time embedding "b width" to one map per level, finest first; `added` has a map to add
+        to the input of each level."""
         h = self.stem(x)
         skips = []
         for i, blocks in enumerate(self.down_blocks):

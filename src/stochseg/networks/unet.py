@@ -163,13 +163,7 @@ class UNet(nn.Module):
     def encode(
         self, x: Tensor, time: Tensor | None = None, features: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the bottleneck and the maps of the skip connections, in the order of their computation.
-
-        Args:
-            x: Input "b c h w".
-            time: Time embedding "b width", or None.
-            features: Image features "b f h/8 w/8", or None.
-        """
+        """Return the bottleneck and the maps of the skip connections. `time` is the embedding "b width" of t."""
         h = self.stem(x)
         skips = [h]
         for i, stage in enumerate(cast("list[Stage]", self.encoder)):
@@ -194,12 +188,8 @@ class UNet(nn.Module):
     ) -> Tensor:
         """Map the result of `encode` to "b out h w".
 
-        Args:
-            h: The bottleneck.
-            skips: The maps of the skip connections.
-            time: Time embedding "b width", or None.
-            modulate: Function of a level (0 is the finest) and its map after the first layer that replaces the map.
-                After the last layer the normalization of the head would undo a change of scale and shift.
+        `modulate` replaces the map after the first layer of each level (0 is the finest). After the last layer the
+        normalization of the head would undo a change of scale and shift.
         """
         remaining = list(skips)
         for level, stage in zip(reversed(range(len(self.decoder))), cast("list[Stage]", self.decoder), strict=True):

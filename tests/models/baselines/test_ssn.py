@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Independent, LowRankMultivariateNormal, Normal
+from torch.distributions import LowRankMultivariateNormal
 
 from stochseg.core import SeededNoise
 from stochseg.errors import UserError
@@ -35,15 +35,6 @@ def reference(low_rank):
 # --- the normal -------------------------------------------------------------------------------------------
 
 
-def test_log_density_is_that_of_torch():
-    low_rank = normal()
-    x = torch.randn_like(low_rank.mean)
-    expected = reference(low_rank).log_prob(x.flatten(1))
-    torch.testing.assert_close(low_rank.log_density(x), expected, rtol=1e-10, atol=1e-10)
-    singles = LowRankNormal(low_rank.mean.float(), low_rank.diagonal.float(), low_rank.factor.float())
-    torch.testing.assert_close(singles.log_density(x.float()), expected.float(), rtol=1e-4, atol=1e-4)
-
-
 def test_draws_are_a_linear_map_whose_square_is_the_covariance():
     """Fed with unit vectors for standard normal numbers, the draws are the columns of A; A A^T is the covariance."""
     low_rank = normal()
@@ -71,11 +62,10 @@ def test_draws_have_the_mean_and_covariance_of_torch():
 
 
 def test_rows_are_taken_together():
-    low_rank = normal()
-    x = torch.randn(3, *low_rank.mean.shape[1:], dtype=torch.float64)
-    rows = torch.tensor([1, 0, 1])
-    expected = reference(low_rank).log_prob(x.flatten(1)[:, None])[range(3), rows]
-    torch.testing.assert_close(low_rank[rows].log_density(x), expected)
+    low_rank, rows = normal(), torch.tensor([1, 0, 1])
+    taken, whole = reference(low_rank[rows]), reference(low_rank)
+    torch.testing.assert_close(taken.mean, whole.mean[rows])
+    torch.testing.assert_close(taken.covariance_matrix, whole.covariance_matrix[rows])
 
 
 @pytest.mark.parametrize("wrong", [1e200, math.inf, math.nan])
@@ -85,9 +75,8 @@ def test_only_the_image_that_cannot_be_factorized_becomes_diagonal(wrong):
     guarded = low_rank.guarded()
     assert torch.equal(guarded.factor[0], low_rank.factor[0])
     assert (guarded.factor[1] == 0).all()
-    x = torch.randn_like(low_rank.mean)
-    diagonal = Independent(Normal(low_rank.mean, low_rank.diagonal.sqrt()), 3)
-    torch.testing.assert_close(guarded.log_density(x)[1], diagonal.log_prob(x)[1])
+    assert guarded.mean is low_rank.mean
+    assert guarded.diagonal is low_rank.diagonal
 
 
 def test_nearly_dependent_columns_are_kept():

@@ -89,15 +89,8 @@ class Slice:
 
 
 _TAGS = (
-    "Modality",
-    "SeriesInstanceUID",
-    "SOPInstanceUID",
-    "PatientID",
-    "ImagePositionPatient",
-    "PixelSpacing",
-    "SliceThickness",
-    "Rows",
-    "Columns",
+    *("Modality", "SeriesInstanceUID", "SOPInstanceUID", "PatientID", "ImagePositionPatient"),
+    *("PixelSpacing", "SliceThickness", "Rows", "Columns"),
 )
 
 

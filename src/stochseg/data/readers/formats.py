@@ -16,13 +16,7 @@ from stochseg.errors import UserError
 def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
     """Decode the content of an image file.
 
-    Args:
-        content: The bytes of the file.
-        where: The name of the file, which starts error messages; NIfTI is recognized by its suffix.
-        palette: How to read palette images: as "colors" or "indices".
-
-    Raises:
-        UserError: The file is damaged, of an unsupported format, or contains more than one 2-D image.
+    `where` is the name of the file, which starts error messages; NIfTI is recognized by its suffix.
     """
     try:
         picture = _decode(content, where, palette)

@@ -113,14 +113,6 @@ class PixelSeg(StochasticSegmenter):
         from_pixels: Tensor = self.from_pixels(self.pixels(onehot))
         return from_image + from_pixels.float()
 
-    def log_likelihood(self, image: Tensor, half: Tensor) -> Tensor:
-        """log p(half | image) in nats, "b". half: "b h/2 w/2", a label map at every second pixel."""
-        _, from_image = self.encode(image)
-        log_p = torch.log_softmax(
-            self.half_logits(from_image, one_hot(half, self.num_classes)) - self.log_weights, dim=1
-        )
-        return log_p.gather(1, half[:, None]).sum((1, 2, 3))
-
     def full_logits(self, image_logits: Tensor, half_logits: Tensor, onehot: Tensor) -> Tensor:
         """Logits at full resolution from the map at half resolution and the image's own logits."""
         h, w = image_logits.shape[-2:]
@@ -172,9 +164,8 @@ class PixelSeg(StochasticSegmenter):
 def by_sweeps(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
     """Draw all pixels at once, repeatedly with the same random numbers, until nothing changes: the raster sample of
     these numbers. With fewer sweeps the pixels beyond some position have not converged."""
-    size = (len(from_image), *from_image.shape[-2:])
-    u = noise.uniform(size)
-    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
+    maps = torch.zeros_like(from_image[:, 0], dtype=torch.int64)
+    u = noise.uniform(maps.shape)
     for done in range(sweeps):
         drawn = model._draw_all(from_image, maps, u)
         if torch.equal(drawn, maps):
@@ -185,26 +176,24 @@ def by_sweeps(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) ->
 
 def by_gibbs(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
     """The released rule: draw all pixels at once, given the last map, with new random numbers each time."""
-    size = (len(from_image), *from_image.shape[-2:])
-    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
+    maps = torch.zeros_like(from_image[:, 0], dtype=torch.int64)
     for _ in range(sweeps):
-        maps = model._draw_all(from_image, maps, noise.uniform(size))
+        maps = model._draw_all(from_image, maps, noise.uniform(maps.shape))
     return maps, sweeps
 
 
 def by_raster(model: PixelSeg, from_image: Tensor, noise: Noise, sweeps: int) -> tuple[Tensor, int]:
     """Draw pixel by pixel, exactly; `sweeps` has no effect."""
-    size = (len(from_image), *from_image.shape[-2:])
-    u = noise.uniform(size)
+    maps = torch.zeros_like(from_image[:, 0], dtype=torch.int64)
+    u = noise.uniform(maps.shape)
     from_image = from_image - model.log_weights
-    maps = torch.zeros(size, dtype=torch.int64, device=from_image.device)
     onehot = torch.zeros_like(from_image)
     matrix = model.from_pixels.weight.flatten(1)
     for i, j, features in model.pixels.walk(onehot):
         log_p = torch.log_softmax(from_image[:, :, i, j] + F.linear(features, matrix).float(), dim=1)
         maps[:, i, j] = draw_categorical(log_p[:, :, None, None], u[:, i, j, None, None])[:, 0, 0]
         onehot[:, :, i, j] = F.one_hot(maps[:, i, j], model.num_classes).to(onehot.dtype)
-    return maps, size[1] * size[2]
+    return maps, maps[0].numel()
 
 
 SAMPLERS: dict[str, Callable[[PixelSeg, Tensor, Noise, int], tuple[Tensor, int]]] = {

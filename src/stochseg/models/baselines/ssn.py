@@ -65,18 +65,6 @@ class LowRankNormal:
         common, own = (draw_normal(noise.uniform((b, m, *size))).to(self.mean) for size in ([r], shape))
         return self.deviation(common, own)
 
-    def log_density(self, x: Tensor) -> Tensor:
-        """Log-density "b" of x "b l h w", by the Woodbury identity and the determinant lemma: only r×r systems."""
-        root = torch.linalg.cholesky(self._capacitance())
-        difference = (x - self.mean).flatten(1)
-        scaled = (difference / self.diagonal.flatten(1)).to(root)
-        projected = torch.einsum("brk,bk->br", self.factor.flatten(2).to(root), scaled)
-        half = torch.linalg.solve_triangular(root, projected[..., None], upper=False)[..., 0]
-        distance = (difference * scaled).sum(1) - half.square().sum(1)
-        log_det = self.diagonal.flatten(1).to(root).log().sum(1) + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        density: Tensor = -0.5 * (distance + log_det + difference.shape[1] * math.log(2 * math.pi))
-        return density.to(x)
-
     def guarded(self) -> LowRankNormal:
         """The same distribution, with a diagonal covariance for images whose covariance cannot be factorized."""
         with torch.no_grad():
