@@ -18,8 +18,8 @@ from stochseg.plotting import qualitative, quality_against_evaluations, write_fi
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.run import Curve, read_facts
 from stochseg.training import TrainConfig, open_split, read_config
+from stochseg.training.config import CONFIG_FILE
 from stochseg.training.log import LOG_FILE
-from stochseg.training.loop import CONFIG_FILE
 
 
 @dataclass(frozen=True)
