@@ -22,7 +22,7 @@ def test_max_groups_is_an_upper_bound():
     points = np.arange(12.0).repeat(3)
     distance = np.abs(points[:, None] - points[None]) / 12
     for bound in (1, 2, 5):
-        assert group(distance, np.full(36, 1 / 36), max_groups=bound).max() < bound
+        assert group(distance, np.full(36, 1 / 36), max_groups=bound, min_separation=0.4).max() < bound
 
 
 def test_loose_group_is_not_split_into_single_samples():
@@ -33,6 +33,6 @@ def test_loose_group_is_not_split_into_single_samples():
     distance[20, 21] = 0.05
     distance = np.minimum(distance, distance.T)
     np.fill_diagonal(distance, 0)
-    groups = group(distance, np.full(26, 1 / 26))
+    groups = group(distance, np.full(26, 1 / 26), 8, 0.4)
     assert len(set(groups)) == 2
     assert len(set(groups[20:])) == 1

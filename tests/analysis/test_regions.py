@@ -69,8 +69,8 @@ def test_rectangle(spacing):
 
 def test_empty_and_single_pixels():
     nothing, pixel = np.zeros((5, 5), dtype=bool), rectangle(1, 1)
-    for kind in MEASURES.values():
-        assert kind.function(nothing, ANISOTROPIC) == 0
+    for function, _ in MEASURES.values():
+        assert function(nothing, ANISOTROPIC) == 0
     assert longest_diameter(pixel, ANISOTROPIC) == pytest.approx(math.hypot(*ANISOTROPIC))
     assert longest_diameter(rectangle(1, 7)) == pytest.approx(math.hypot(1, 7))
     full = np.ones((4, 6), dtype=bool)

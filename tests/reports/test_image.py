@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from stochseg.plotting import report_figures as figures
+from stochseg.plotting.outlines import draw_labels, draw_raters, draw_samples
 from stochseg.plotting.output import embed_picture
 from stochseg.plotting.pictures import shrink
 from stochseg.reports.image import ImageReport
@@ -25,9 +26,9 @@ def test_pictures_are_to_scale():
     for figure in (
         figures.locator(image.picture, image.window, image.aspect),
         figures.value_map(np.zeros((40, 120)), 1.0, "magma", "", image.aspect),
-        figures.label_overlay(image.picture, disc[0].numpy(), INFO, image.aspect),
-        figures.sample_outlines(image.picture, disc.numpy(), np.ones(1), INFO, [1], image.aspect),
-        figures.rater_outlines(image.picture, disc.numpy(), ["one"], image.aspect),
+        figures.overlay(image.picture, image.aspect, draw_labels, disc[0].numpy(), INFO),
+        figures.overlay(image.picture, image.aspect, draw_samples, disc.numpy(), np.ones(1), INFO, [1]),
+        figures.overlay(image.picture, image.aspect, draw_raters, disc.numpy(), ["one"]),
     ):
         axis = figure.axes[0]
         axis.apply_aspect()
@@ -38,7 +39,7 @@ def test_pictures_are_to_scale():
 
 def test_large_photographs_are_embedded_as_small_jpegs():
     picture = np.random.default_rng(0).random((1300, 700, 3))
-    plot = figures.sample_outlines(shrink(picture)[0], np.zeros((1, 434, 234)), np.ones(1), INFO, [])
+    plot = figures.overlay(shrink(picture)[0], 1.0, draw_labels, np.zeros((434, 234), dtype=np.int64), INFO)
     uri = embed_picture(plot)
     assert uri.startswith("data:image/jpeg")
     assert len(uri) < 600_000

@@ -10,27 +10,12 @@ from scipy.spatial.distance import squareform
 Matrix = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]
 
-MIN_SEPARATION = 0.4
-MAX_GROUPS = 8
 
+def group(distance: Matrix, weights: Matrix, max_groups: int, min_separation: float) -> Groups:
+    """Number of the group of each of n samples, from 0.
 
-def group(
-    distance: Matrix, weights: Matrix, max_groups: int = MAX_GROUPS, min_separation: float = MIN_SEPARATION
-) -> Groups:
-    """Assign each of n samples to a group.
-
-    Args:
-        distance: "n n", symmetric, 0 on the diagonal.
-        weights: "n", positive.
-        max_groups: upper bound of the number of groups.
-        min_separation: silhouette above which samples are split.
-
-    Returns:
-        Number of the group of each sample, "n", from 0.
-
-    >>> points = np.array([0.0, 0.1, 0.2, 5.0, 5.1])
-    >>> group(np.abs(points[:, None] - points), np.full(5, 0.2)).tolist()
-    [1, 1, 1, 0, 0]
+    distance: "n n", symmetric, 0 on the diagonal; weights: "n", positive; min_separation: silhouette above which
+    samples are split.
     """
     groups = _best_cut(distance, weights, max_groups, min_separation, 0.0)
     while True:
@@ -71,14 +56,13 @@ def _best_cut(
     return best
 
 
-def silhouette(distance: Matrix, weights: Matrix, groups: Groups, floor: float = 0.0) -> float:
+def silhouette(distance: Matrix, weights: Matrix, groups: Groups, floor: float) -> float:
     """Weighted mean silhouette (b - a) / max(a, b) of the samples, with a at least `floor`.
 
     a, the mean distance to the other samples of the own group, is undefined for a sample alone in its group. It is then
     the largest distance within any group: a rare reading drawn once stands out only if it is farther away than that.
     The silhouette is 0 if every sample is alone.
     """
-    samples = np.arange(len(groups))
     together = (groups[:, None] == groups[None]) & ~np.eye(len(groups), dtype=bool)
     if not together.any():
         return 0.0
@@ -87,10 +71,11 @@ def silhouette(distance: Matrix, weights: Matrix, groups: Groups, floor: float =
     a = np.maximum(np.where(alone, distance[together].max(), a), floor)
     member = np.eye(groups.max() + 1)[groups]
     others = distance @ (weights[:, None] * member) / (weights @ member)
-    others[samples, groups] = np.inf
+    others[member > 0] = np.inf
     b = others.min(1)
     larger = np.maximum(a, b)
-    return float(weights @ np.where(larger > 0, (b - a) / np.where(larger > 0, larger, 1), 0) / weights.sum())
+    scores = np.divide(b - a, larger, out=np.zeros_like(a), where=larger > 0)
+    return float(weights @ scores / weights.sum())
 
 
 def _tightest(distance: Matrix, weights: Matrix, groups: Groups) -> float:

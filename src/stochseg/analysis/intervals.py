@@ -17,9 +17,6 @@ def jeffreys_interval(probability: float, count: float, confidence: float = 0.95
 
     It is the central interval of the posterior Beta(½ + successes, ½ + failures), with ends 0 and 1 where no sample
     or every sample is a success. For weighted samples, `count` is 1 / Σ w².
-
-    >>> [round(end, 3) for end in jeffreys_interval(0.25, 16)]
-    [0.091, 0.491]
     """
     successes, failures = probability * count, (1 - probability) * count
     tail = (1 - confidence) / 2
@@ -75,21 +72,19 @@ def coverage(samples: Sequence[Measurement], raters: Sequence[Measurement], conf
             f"coverage: expected one measurement of the raters for each of the samples, got {len(raters)} and "
             f"{len(samples)}"
         )
-    for ours, theirs in zip(samples, raters, strict=True):
+    pairs = list(zip(samples, raters, strict=True))
+    for ours, theirs in pairs:
         if ours.unit != theirs.unit:
-            raise UserError(
-                f"coverage: expected one unit, got {ours.unit!r} and {theirs.unit!r}; pass spacing for both"
-            )
-    randomized = np.concatenate([_covered(s, r.values, confidence) for s, r in zip(samples, raters, strict=True)])
-    closed = np.concatenate([_inside(s, r.values, confidence) for s, r in zip(samples, raters, strict=True)])
+            raise UserError(f"coverage: expected one unit, got {ours.unit!r}, {theirs.unit!r}; pass spacing for both")
+    randomized = np.concatenate([_covered(ours, theirs.values, confidence) for ours, theirs in pairs])
+    closed = np.concatenate([_inside(ours, theirs.values, confidence) for ours, theirs in pairs])
     return Coverage(confidence, float(randomized.mean()), float(closed.mean()), len(closed))
 
 
 def _covered(samples: Measurement, values: Values, confidence: float) -> Values:
     """Probability that the rank of each value, ties in random order, is in the middle `confidence` of all ranks."""
     count = samples.effective_count
-    below = np.array([samples.probability("<", v) for v in values]) * count
-    tied = np.array([samples.probability("==", v) for v in values]) * count
+    below, tied = (np.array([samples.probability(sign, v) for v in values]) * count for sign in ("<", "=="))
     low, high = below / (count + 1), (below + tied + 1) / (count + 1)
     overlap = np.minimum(high, (1 + confidence) / 2) - np.maximum(low, (1 - confidence) / 2)
     return np.asarray(np.clip(overlap, 0, None) / (high - low))

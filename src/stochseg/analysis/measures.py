@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import SupportsFloat
 
 import numpy as np
@@ -22,27 +21,14 @@ Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
 """A measure of the user: a function from a label map "h w" to a number."""
 
 
-@dataclass(frozen=True)
-class NamedMeasure:
-    """A function of a region and its pixel spacing; dimension: the exponent of its unit, 0 for counts."""
-
-    function: Callable[[Mask, tuple[float, float]], float]
-    dimension: int
-
-    def unit(self, metric: bool) -> str:
-        """Unit of the result, in millimeters or in pixels."""
-        if self.dimension == 0:
-            return ""
-        return ("mm" if metric else "px") + {1: "", 2: "²"}[self.dimension]
-
-
-MEASURES = {
-    "area": NamedMeasure(area, 2),
-    "equivalent diameter": NamedMeasure(equivalent_diameter, 1),
-    "longest diameter": NamedMeasure(longest_diameter, 1),
-    "perimeter": NamedMeasure(perimeter, 1),
-    "components": NamedMeasure(components, 0),
+MEASURES: dict[str, tuple[Callable[[Mask, tuple[float, float]], float], str]] = {
+    "area": (area, "{}²"),
+    "equivalent diameter": (equivalent_diameter, "{}"),
+    "longest diameter": (longest_diameter, "{}"),
+    "perimeter": (perimeter, "{}"),
+    "components": (components, ""),
 }
+"""Functions of a region and its pixel spacing, with the unit of their result, where {} is mm or px."""
 VOLUME = "volume"
 
 
@@ -103,10 +89,10 @@ def measure(
             )
         return _apply(what, image, name or str(getattr(what, "__name__", "measure")))
     mm = _check_spacing(spacing, ("row", "column"))
-    kind, pixel = MEASURES[what], (mm[0], mm[1]) if mm else (1.0, 1.0)
-    values = np.array([kind.function(region, pixel) for region in _regions(image, label)])
+    (function, unit), pixel = MEASURES[what], (mm[0], mm[1]) if mm else (1.0, 1.0)
+    values = np.array([function(region, pixel) for region in _regions(image, label)])
     title = name or f"{what} of {image.label_name(label)}"
-    return Measurement(title, values, image.weights.numpy(), kind.unit(mm is not None))
+    return Measurement(title, values, image.weights.numpy(), unit.format("mm" if mm else "px"))
 
 
 def measurements(
@@ -137,7 +123,7 @@ def measurements(
     perimeter of foreground: 12.16
     components of foreground: 1
     """
-    num_classes = select_image(samples, index, info).num_classes
+    num_classes = select_image(samples, index, info).info.num_classes
     return Measurements(
         measure(samples, what, label=label, spacing=spacing, index=index, info=info)
         for label in range(1, num_classes)
@@ -168,9 +154,7 @@ def _volume(
     slices = [select_image(samples, z, info) for z in range(len(samples.labels))]
     weights = slices[0].weights
     if any(not torch.allclose(image.weights, weights, atol=1e-6) for image in slices):
-        raise UserError(
-            'measure "volume": sample i needs the same weight in every slice; draw equally weighted samples'
-        )
+        raise UserError('measure "volume": sample i needs the same weight in every slice; draw samples of equal weight')
     mm = _check_spacing(spacing, ("slice", "row", "column"))
     voxel = math.prod(mm) if mm else 1.0
     values = sum(_regions(image, label).sum((1, 2)) * voxel for image in slices)

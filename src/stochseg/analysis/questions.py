@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -11,7 +10,11 @@ from stochseg.analysis.measurement import COMPARISONS, Measurement
 from stochseg.analysis.measures import MEASURES, VOLUME
 from stochseg.errors import UserError
 
-_FORM = re.compile(r"\s*(?P<what>.+?)\s*(?P<sign>>=|<=|>|<|==)\s*(?P<number>\S+?)\s*(?P<unit>(?:mm|px)[²³23]?)?\s*")
+_NAMES = (*MEASURES, VOLUME)
+_FORM = re.compile(
+    rf"\s*(?P<what>{'|'.join(_NAMES)})(\s+of\s+(?P<label>.+?))?\s*(?P<sign>>=|<=|>|<|==)\s*"
+    r"(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*(?P<unit>(mm|px)[²³23]?)?\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,13 @@ class Question:
             UserError: for any other text.
         """
         form = _FORM.fullmatch(text)
-        what, _, label = form["what"].partition(" of ") if form else ("", "", "")
-        try:
-            threshold = float(form["number"]) if form else math.nan
-        except ValueError:
-            threshold = math.nan
-        if form is None or not math.isfinite(threshold) or what.strip() not in (*MEASURES, VOLUME):
+        if form is None:
             raise UserError(
                 f"question {text!r}: expected MEASURE [of CLASS] COMPARISON NUMBER [UNIT] with a measure "
-                f"({', '.join((*MEASURES, VOLUME))}), one of {' '.join(COMPARISONS)} and a number, "
-                'e.g. "longest diameter > 6 mm"'
+                f'({", ".join(_NAMES)}), one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
         unit = (form["unit"] or "").replace("2", "²").replace("3", "³")
-        return cls(what.strip(), label.strip(), form["sign"], threshold, unit)
+        return cls(form["what"], form["label"] or "", form["sign"], float(form["number"]), unit)
 
     def __str__(self) -> str:
         of_class = f" of {self.label}" if self.label else ""

@@ -15,13 +15,7 @@ SAME_SIZE = 0.2
 
 
 def name_readings(maps: Maps, class_names: Sequence[str]) -> list[str]:
-    """Name each reading, given one label map per reading, "r h w", the most probable first.
-
-    >>> maps = np.zeros((3, 8, 8), dtype=np.int64)
-    >>> maps[1, 2:4, 2:4] = maps[2, 1:6, 1:6] = 1
-    >>> name_readings(maps, ("background", "nodule"))
-    ['nothing', 'smaller nodule', 'larger nodule']
-    """
+    """Name each reading, given one label map per reading, "r h w", the most probable first."""
     foreground = range(1, len(class_names))
     areas = np.stack([(maps == c).sum((1, 2)) for c in range(len(class_names))], 1)
     marked: list[int] = np.flatnonzero(areas[:, 1:].any(1)).tolist()

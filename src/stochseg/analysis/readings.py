@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from stochseg import notebook
-from stochseg.analysis.grouping import MAX_GROUPS, MIN_SEPARATION, Groups, Matrix, group
-from stochseg.analysis.image_samples import ImageSamples, select_image
+from stochseg.analysis.grouping import Groups, Matrix, group
+from stochseg.analysis.image_samples import ImageSamples, class_names, select_image
 from stochseg.analysis.intervals import jeffreys_interval
 from stochseg.analysis.reading_names import name_readings
 from stochseg.errors import UserError
@@ -61,8 +61,8 @@ def hypotheses(
     *,
     info: DatasetInfo | None = None,
     index: int | None = None,
-    max_readings: int = MAX_GROUPS,
-    min_separation: float = MIN_SEPARATION,
+    max_readings: int = 8,
+    min_separation: float = 0.4,
     confidence: float = 0.95,
 ) -> Hypotheses:
     """Group the samples of one image into readings, the most probable first.
@@ -102,11 +102,11 @@ def hypotheses(
         )
     image = select_image(samples, index, info)
     weights = image.weights.numpy()
-    iou = pairwise_iou(image.labels[None], image.labels[None], image.num_classes)[0].cpu().numpy()
+    iou = pairwise_iou(image.labels[None], image.labels[None], image.info.num_classes)[0].cpu().numpy()
     readings = _members(image, iou, max_readings, min_separation)
     readings.sort(key=lambda members: (-weights[members].sum(), members[0]))
     medoids = [_medoid(iou, weights, members) for members in readings]
-    names = name_readings(image.labels[medoids].numpy(), image.class_names)
+    names = name_readings(image.labels[medoids].numpy(), class_names(image.info))
     return Hypotheses(
         _hypothesis(image, iou, members, medoid, name, confidence)
         for members, medoid, name in zip(readings, medoids, names, strict=True)
@@ -150,5 +150,5 @@ def _hypothesis(
         medoid,
         members,
         mean_iou,
-        {image.class_names[c]: int((labels == c).sum()) for c in range(1, image.num_classes)},
+        {each: int((labels == c).sum()) for c, each in enumerate(class_names(image.info)) if c > 0},
     )

@@ -90,26 +90,21 @@ def method_bars(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
     breaks = max(name.count("\n") for name in names)
     figure = Figure(figsize=(9.0, (0.32 + 0.13 * breaks) * len(rows) + 1.0), layout="constrained")
     place = np.arange(len(rows))[::-1]
-    titles = zip(("ged", "hm_iou", "seconds_per_sample"), (*_scores(n).values(), "seconds per sample"), strict=True)
-    for axis, color, (key, title) in zip(
-        figure.subplots(1, 3, sharey=True), (BLUE, GREEN, ORANGE), titles, strict=True
-    ):
+    ged, hm_iou = _scores(n).values()
+    columns = (("ged", ged, BLUE), ("hm_iou", hm_iou, GREEN), ("seconds_per_sample", "seconds per sample", ORANGE))
+    for axis, (key, title, color) in zip(figure.subplots(1, 3, sharey=True), columns, strict=True):
         axis.barh(place, [row[key] for row in rows], color=color, height=0.65)
         axis.set_yticks(place, names, fontsize=8 if breaks else 10)
         axis.set_title(title, fontsize=10)
         axis.grid(axis="x", alpha=0.3)
         axis.set_axisbelow(True)
-        if key == "seconds_per_sample":
-            axis.set_xscale("log")
+    axis.set_xscale("log")  # of the seconds
     return figure
 
 
 def _scores(n: int) -> dict[str, str]:
     """Titles of the two main metrics by key."""
-    return {
-        f"ged_{n}": f"GED$_{{{n}}}$ (lower is better)",
-        f"hm_iou_{n}": f"HM-IoU$_{{{n}}}$ (higher is better)",
-    }
+    return {f"ged_{n}": f"GED$_{{{n}}}$ (lower is better)", f"hm_iou_{n}": f"HM-IoU$_{{{n}}}$ (higher is better)"}
 
 
 def training_curve(records: Sequence[Mapping[str, float]]) -> Figure:

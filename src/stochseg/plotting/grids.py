@@ -29,11 +29,7 @@ AxesGrid = npt.NDArray[Any]
 
 
 def qualitative(
-    rows: Sequence[tuple[Example, Samples]],
-    info: DatasetInfo,
-    *,
-    max_raters: int = 4,
-    max_samples: int = 6,
+    rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, max_raters: int = 4, max_samples: int = 6
 ) -> Figure:
     """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3)."""
     raters = min(max_raters, max(len(example.raters) for example, _ in rows))
@@ -44,12 +40,10 @@ def qualitative(
     _add_heads(axes[0], heads)
     for line, (example, out) in zip(axes, rows, strict=True):
         _show(line[0], image_to_rgb(example.image, info.normalization))
-        for axis, labels in zip(line[1 : 1 + raters], example.raters, strict=False):
-            _show(axis, labels_to_rgb(labels, info))
+        _show_labels(line[1 : 1 + raters], example.raters, info)
         _show(line[1 + raters], mean_to_rgb(out.mean[0], info))
         show_entropy(line[2 + raters], out.entropy[0], info)
-        for axis, labels in zip(line[3 + raters :], out.labels[0], strict=False):
-            _show(axis, labels_to_rgb(labels, info))
+        _show_labels(line[3 + raters :], out.labels[0], info)
     return figure
 
 
@@ -62,13 +56,11 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
     _add_heads(axes[0], ["", "image", *(f"rater {i + 1}" for i in range(min(columns, len(example.raters))))])
     _add_heads(axes[1], ["", "mean", *(f"sample {i + 1}" for i in range(columns))])
     _show(axes[0, 1], image_to_rgb(example.image, info.normalization))
-    for axis, labels in zip(axes[0, 2:], example.raters, strict=False):
-        _show(axis, labels_to_rgb(labels, info))
+    _show_labels(axes[0, 2:], example.raters, info)
     for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
         line[0].text(0.5, 0.5, names[name], ha="center", va="center", fontsize=_head_size(line[0]))
         _show(line[1], mean_to_rgb(out.mean[0], info))
-        for axis, labels in zip(line[2:], out.labels[0], strict=False):
-            _show(axis, labels_to_rgb(labels, info))
+        _show_labels(line[2:], out.labels[0], info)
     return figure
 
 
@@ -80,10 +72,9 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     _show(axes[0, 0], image_to_rgb(image, info.normalization))
     _show(axes[0, 1], mean_to_rgb(out.mean[0], info))
     show_entropy(axes[0, 2], out.entropy[0], info)
-    _show(axes[0, 3], labels_to_rgb(out.fused()[0], info))
+    _show_labels(axes[0, 3:], out.fused(), info)
     _add_heads(axes[1:].flat, [f"sample {i}" for i in range(n)])
-    for axis, labels in zip(axes[1:].flat, out.labels[0], strict=False):
-        _show(axis, labels_to_rgb(labels, info))
+    _show_labels(axes[1:].flat, out.labels[0], info)
     return figure
 
 
@@ -113,9 +104,8 @@ def forward_process(
     times = torch.linspace(0, process.num_timesteps, columns).round().long()
     figure, axes = _grid(1, columns, labels.shape)
     _add_heads(axes[0], [f"t = {t}" for t in times.tolist()])
-    for axis, t in zip(axes[0], times, strict=True):
-        x_t = process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))
-        _show(axis, labels_to_rgb(x_t[0], info))
+    for i, t in enumerate(times):
+        _show_labels(axes[0, i:], process.q_sample(labels[None], t[None], SeededNoise([(seed,)])), info)
     return figure
 
 
@@ -150,6 +140,12 @@ def _add_heads(axes: Iterable[Axes], heads: Sequence[str]) -> None:
 
 def _show(axis: Axes, picture: FloatArray) -> None:
     axis.imshow(picture, interpolation="nearest")
+
+
+def _show_labels(axes: Iterable[Axes], maps: Tensor, info: DatasetInfo) -> None:
+    """Show label maps "n h w", one per axes, until either runs out."""
+    for axis, labels in zip(axes, maps, strict=False):
+        _show(axis, labels_to_rgb(labels, info))
 
 
 def _shortened(text: str, length: int) -> str:

@@ -47,13 +47,13 @@ def draw_samples(
             draw_outline(axis, region, info.colors[label], linewidths=1.0, alpha=float(max(faintest, part**0.5)))
     _fit(axis, picture)
     if len(labels) > 1:
-        names = class_names(info.num_classes, info)
+        names = class_names(info)
         _legend(axis, [(names[c], info.colors[c]) for c in labels])
 
 
-def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray, names: Sequence[str], aspect: float) -> None:
+def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray, names: Sequence[str]) -> None:
     """Draw the outlines of every rater "k h w" over a picture "h w 3", one color per rater."""
-    axis.imshow(picture, interpolation="nearest", aspect=aspect)
+    axis.imshow(picture, interpolation="nearest")
     entries = []
     for i, (labels, name) in enumerate(zip(maps, names, strict=True)):
         color = RATER_COLORS[i % len(RATER_COLORS)]

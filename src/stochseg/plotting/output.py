@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -20,9 +21,7 @@ class NotebookFigure(Figure):
     """A figure that notebooks show even if pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=90, facecolor="white")
-        return buffer.getvalue()
+        return _rendered(self, format="png", dpi=90, facecolor="white")
 
 
 def write_figure(figure: Figure, file: Path, dpi: int = 130) -> Path:
@@ -35,24 +34,27 @@ def write_figure(figure: Figure, file: Path, dpi: int = 130) -> Path:
 
 def embed_picture(figure: Figure, dpi: int = DPI) -> str:
     """Render a figure of pixels as the data URI of a PNG, or of a JPEG if the PNG would be large."""
+    png = _rendered(figure, format="png", dpi=dpi, facecolor="white", pil_kwargs={"optimize": True})
+    if len(png) <= MAX_PNG:
+        return data_uri(png, "png")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", pil_kwargs={"optimize": True})
-    kind = "png"
-    if buffer.tell() > MAX_PNG:
-        picture, kind = Image.open(buffer).convert("RGB"), "jpeg"
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=82, subsampling=0, optimize=True)
-    return _data_uri(buffer, kind)
+    Image.open(io.BytesIO(png)).convert("RGB").save(buffer, "JPEG", quality=82, subsampling=0, optimize=True)
+    return data_uri(buffer.getvalue(), "jpeg")
 
 
 def embed_plot(figure: Figure) -> str:
     """Render a figure of lines as the data URI of an SVG with selectable text; equal figures give equal bytes."""
-    buffer = io.BytesIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "stochseg"}):
-        figure.savefig(buffer, format="svg", metadata=no_metadata)
-    return _data_uri(buffer, "svg+xml")
+        return data_uri(_rendered(figure, format="svg", metadata=no_metadata), "svg+xml")
 
 
-def _data_uri(buffer: io.BytesIO, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+def data_uri(content: bytes, kind: str) -> str:
+    """Encode an image file for use inside HTML."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _rendered(figure: Figure, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, **options)
+    return buffer.getvalue()

@@ -90,8 +90,7 @@ def write_label_png(file: Path, labels: LabelArray, info: DatasetInfo, dpi: tupl
     else:
         picture = Image.fromarray(labels.astype(np.uint8)).convert("P")
         picture.putpalette([value for color in info.colors for value in rgb_bytes(color)])
-    options: dict[str, Any] = {} if dpi is None else {"dpi": dpi}
-    picture.save(file, **options)
+    picture.save(file, dpi=dpi)
 
 
 # --- size and place --------------------------------------------------------------------------------------
@@ -109,14 +108,9 @@ def shrink(picture: FloatArray, *maps: npt.NDArray[Any]) -> tuple[npt.NDArray[An
 
 
 def close_up(marked: npt.NDArray[np.bool_], aspect: float = 1.0) -> tuple[slice, slice] | None:
-    """Find the rows and columns of a visually square window around all that is marked in "h w".
+    """Rows and columns of a visually square window around all that is marked in "h w".
 
-    Args:
-        marked: pixels to include.
-        aspect: height of a pixel divided by its width.
-
-    Returns:
-        The window, or None if nothing is marked or the window would be most of the image.
+    None if nothing is marked or the window would be most of the image. aspect: height of a pixel divided by its width.
     """
     if not marked.any():
         return None

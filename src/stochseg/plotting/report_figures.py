@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from stochseg.plotting.outlines import draw_labels, draw_raters, draw_samples
 from stochseg.plotting.pictures import FloatArray, LabelArray, shrink
-from stochseg.types import DatasetInfo
+
+Content = ParamSpec("Content")
 
 WIDTH = 2.9  # inches per picture, about 290 pixels on the screen
 BAR = 0.4  # inches for a color bar below a picture
@@ -47,32 +47,16 @@ def locator(picture: FloatArray, window: tuple[slice, slice], aspect: float = 1.
     return figure
 
 
-def sample_outlines(
+def overlay(
     picture: FloatArray,
-    maps: LabelArray,
-    weights: npt.NDArray[np.float64],
-    info: DatasetInfo,
-    labels: Sequence[int],
-    aspect: float = 1.0,
+    aspect: float,
+    draw: Callable[Concatenate[Axes, FloatArray, Content], None],
+    *content: Content.args,
+    **named: Content.kwargs,
 ) -> Figure:
-    """A picture "h w 3" with the outlines of all samples "n h w"."""
+    """A picture "h w 3" with content over it, drawn by a function of `plotting.outlines`."""
     figure, axis = _frame(picture, aspect)
-    draw_samples(axis, picture, maps, weights, info, labels)
-    axis.set_aspect(aspect)
-    return figure
-
-
-def rater_outlines(picture: FloatArray, maps: LabelArray, names: Sequence[str], aspect: float = 1.0) -> Figure:
-    """A picture "h w 3" with the outlines of all raters "k h w"."""
-    figure, axis = _frame(picture, aspect)
-    draw_raters(axis, picture, maps, names, aspect)
-    return figure
-
-
-def label_overlay(picture: FloatArray, labels: LabelArray, info: DatasetInfo, aspect: float = 1.0) -> Figure:
-    """A picture "h w 3" with a label map "h w" in the colors of the classes."""
-    figure, axis = _frame(picture, aspect)
-    draw_labels(axis, picture, labels, info)
+    draw(axis, picture, *content, **named)
     axis.set_aspect(aspect)
     return figure
 

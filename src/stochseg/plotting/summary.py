@@ -64,11 +64,11 @@ def plot(
     """
     chosen = select_image(samples, index, info)
     index = index or 0
-    picture = _to_rgb(image, chosen.info, (chosen.labels.shape[1], chosen.labels.shape[2]))
-    info = chosen.info or DatasetInfo(num_classes=samples.num_classes, image_channels=1)
+    info = chosen.info
+    picture = _to_rgb(image, info, tuple(chosen.labels.shape[1:]))
     readings = hypotheses(samples, info=info, index=index)
     labels = [c for c in range(1, info.num_classes) if bool((chosen.labels == c).any())]
-    columns = max(4, len(readings[:MAX_READINGS]))
+    columns = max(4, min(MAX_READINGS, len(readings)))
     tall = float(np.clip(picture.shape[0] / picture.shape[1], 0.4, 2.0))
     # Wide enough that the height limits every picture, so that all have one size.
     figure = NotebookFigure(
@@ -90,13 +90,12 @@ def plot(
     return figure
 
 
-def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo | None, size: tuple[int, int]) -> FloatArray:
+def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo, size: tuple[int, ...]) -> FloatArray:
     """Convert any accepted image to RGB "h w 3" in 0..1 and check its size."""
     if isinstance(image, Tensor):
         flat = image[0] if image.ndim == 4 and len(image) == 1 else image
         if flat.ndim != 3:
             raise UserError(f'plot: expected an image tensor "c h w", got shape {tuple(image.shape)}; pass image[i]')
-        info = info or DatasetInfo(num_classes=2, image_channels=len(flat))
         rgb = image_to_rgb(flat, info.normalization)
     else:
         raw = np.asarray(image)
@@ -152,24 +151,18 @@ def _show_areas(axis: Axes, areas: dict[int, Measurement], info: DatasetInfo) ->
 
 
 def _show_readings(
-    figure: SubFigure,
-    picture: FloatArray,
-    readings: Sequence[Hypothesis],
-    count: int,
-    info: DatasetInfo,
-    columns: int,
+    figure: SubFigure, picture: FloatArray, readings: Sequence[Hypothesis], count: int, info: DatasetInfo, columns: int
 ) -> None:
     """One picture per reading with its probability, and a title with their number."""
     cells = figure.subplots(1, columns, squeeze=False)[0]
     for axis in cells:
         axis.set_axis_off()
-    names = {r.medoid_index: textwrap.fill(r.name, 28) for r in readings[:MAX_READINGS]}
-    pad = 5 + 11 * max(1 + name.count("\n") for name in names.values())  # points above the names
-    for axis, reading in zip(cells, readings[:MAX_READINGS], strict=False):
+    names = [textwrap.fill(r.name, 28) for r in readings[:MAX_READINGS]]
+    pad = 5 + 11 * max(1 + name.count("\n") for name in names)  # points above the names
+    for axis, reading, name in zip(cells, readings, names, strict=False):
         draw_labels(axis, picture, reading.medoid.numpy(), info)
         low, high = reading.interval
         axis.set_title(f"{reading.probability:.0%} ({low:.0%} – {high:.0%})", fontsize=10, fontweight="bold", pad=pad)
-        name = names[reading.medoid_index]
         axis.text(0.5, 1.015, name, transform=axis.transAxes, ha="center", va="bottom", fontsize=9, color=GRAY)
     rest = readings[MAX_READINGS:]
     more = f"; {len(rest)} more have {sum(r.probability for r in rest):.0%} together" if rest else ""

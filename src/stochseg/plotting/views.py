@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +10,7 @@ import torch
 
 from stochseg.analysis.readings import Hypothesis
 from stochseg.plotting.grids import show_entropy
-from stochseg.plotting.output import NotebookFigure
+from stochseg.plotting.output import NotebookFigure, data_uri
 from stochseg.plotting.pictures import close_up, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Samples
 
@@ -62,8 +61,7 @@ def _head(titles: Iterable[str]) -> str:
 
 
 def _image_tag(figure: NotebookFigure, alt: str) -> str:
-    picture = base64.b64encode(figure._repr_png_()).decode()
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{picture}">'
+    return f'<img alt="{html.escape(alt)}" src="{data_uri(figure._repr_png_(), "png")}">'
 
 
 def _strip(samples: Samples, rows: int, columns: int) -> NotebookFigure:

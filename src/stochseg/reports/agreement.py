@@ -86,11 +86,7 @@ class Agreement:
 
 
 def correlations(x: FloatArray, y: FloatArray) -> str:
-    """Describe Pearson's and Spearman's correlation.
-
-    >>> correlations(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
-    'correlation 0.99 (of ranks 1.00)'
-    """
+    """Pearson's and Spearman's correlation as text."""
     if len(x) < 3 or np.ptp(x) < 1e-12 or np.ptp(y) < 1e-12:
         return "correlation undefined (constant values or fewer than three images)"
     return f"correlation {stats.pearsonr(x, y)[0]:.2f} (of ranks {stats.spearmanr(x, y)[0]:.2f})"

@@ -36,14 +36,12 @@ def pick_cases(result: Evaluation) -> list[tuple[str, int]]:
     """Pick (kind, row) of the best, median and worst images by GED, each image at most once."""
     key = f"ged_{result.settings['n']}"
     order = np.argsort([row[key] for row in result.images], kind="stable").tolist()
-    count = min(MAX_CASES, max(1, len(order) // 3))
+    count = min(MAX_CASES, len(order) // 3)
     middle = (len(order) - count) // 2
     kinds = {"Best": order[:count], "Median": order[middle : middle + count], "Worst": order[-count:]}
-    chosen: dict[int, str] = {}
-    for kind in ("Worst", "Best", "Median"):  # a single image counts as the worst
-        for i in kinds[kind]:
-            chosen.setdefault(i, kind)
-    return [(kind, i) for kind in kinds for i in kinds[kind] if chosen[i] == kind]
+    if count == 0:  # of two images, one is the best; a single image counts as the worst
+        kinds = {"Best": order[:-1], "Worst": order[-1:]}
+    return [(kind, row) for kind, rows in kinds.items() for row in rows]
 
 
 def draw_case(

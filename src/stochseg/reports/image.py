@@ -21,6 +21,7 @@ from stochseg.analysis.readings import Hypotheses, hypotheses
 from stochseg.errors import UserError
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.curves import histogram
+from stochseg.plotting.outlines import draw_labels, draw_raters, draw_samples
 from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.plotting.pictures import FloatArray, close_up, shrink
 from stochseg.reports.page import Picture, Section, Table
@@ -65,12 +66,7 @@ class ImageReport:
 
     @cached_property
     def _image(self) -> ImageSamples:
-        return select_image(self.samples)
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of all classes."""
-        return class_names(self.info.num_classes, self.info)
+        return select_image(self.samples, info=self.info)
 
     @cached_property
     def labels(self) -> list[int]:
@@ -82,23 +78,24 @@ class ImageReport:
     @cached_property
     def measured(self) -> dict[tuple[int, str], Measurement]:
         """Every named measure of every class that occurs."""
-        return {(c, what): self._measure(self.samples, what, c) for c in self.labels for what in MEASURES}
+        return {(c, what): self._measure(what, c) for c in self.labels for what in MEASURES}
 
     @cached_property
     def rater_measured(self) -> dict[tuple[int, str], Measurement]:
         """The same measures of the raters; empty without raters."""
         if self.raters is None:
             return {}
-        return {(c, what): self._measure(self.raters, what, c) for c, what in self.measured}
+        return {(c, what): self._measure(what, c, self.raters) for c, what in self.measured}
 
-    def _measure(self, samples: Samples | Tensor, what: str, label: int | None) -> Measurement:
-        return measure(samples, what, label=label, spacing=self.spacing, info=self.info)
+    def _measure(self, what: str, label: int | None, maps: Tensor | None = None) -> Measurement:
+        """Measure the samples of the image, or other label maps "n h w" of it."""
+        return measure(self.samples if maps is None else maps, what, label=label, spacing=self.spacing, info=self.info)
 
     @property
     def size(self) -> Measurement:
         """Volume of all foreground, or its area."""
         if not self.volume:
-            return self._measure(self.samples, "area", None)
+            return self._measure("area", None)
         parts = list(self.volume.values())
         if len(parts) == 1:
             return parts[0]
@@ -139,11 +136,8 @@ class ImageReport:
     def _measurement_of(self, question: Question) -> Measurement:
         label = self._label_of(question)
         if question.what != VOLUME:
-            return (
-                self._largest(question.what, label)
-                if self.volume
-                else self._measure(self.samples, question.what, label)
-            )
+            find = self._largest if self.volume else self._measure
+            return find(question.what, label)
         if not self.volume:
             raise UserError(f"question {str(question)!r}: {self.name} is not a volume; ask for an area or a diameter")
         return self.size if label is None else self.volume[label]
@@ -151,22 +145,22 @@ class ImageReport:
     def _label_of(self, question: Question) -> int | None:
         if not question.label:
             return None
-        if question.label not in self.class_names[1:]:
-            known = ", ".join(self.class_names[1:])
+        names = class_names(self.info)
+        if question.label not in names[1:]:
+            known = ", ".join(names[1:])
             raise UserError(f"question {str(question)!r}: unknown class {question.label!r}; known: {known}")
-        return self.class_names.index(question.label)
+        return names.index(question.label)
 
     def _largest(self, what: str, label: int | None) -> Measurement:
         """Largest value over the slices of each sample of a volume."""
-        shown = self._measure(self.samples, what, label)
-        if self.read_slices is None:
-            raise UserError(f"{self.name}: questions about a volume need all its slices; pass read_slices")
+        assert self.read_slices is not None  # volumes have it
+        shown = self._measure(what, label)
         values = np.zeros(len(shown.values))
         for maps in self.read_slices():
             marked = np.flatnonzero((maps > 0).any((1, 2)))
             if len(marked):
                 part = torch.from_numpy(maps[marked].astype(np.int64))
-                values[marked] = np.maximum(values[marked], self._measure(part, what, label).values)
+                values[marked] = np.maximum(values[marked], self._measure(what, label, part).values)
         return Measurement(f"{shown.name}, {LARGEST}", values, shown.weights, shown.unit)
 
     def _thresholds(self, measured: Measurement) -> list[float]:
@@ -202,45 +196,33 @@ class ImageReport:
         picture, maps, foreground, nats = self._view(self._image.labels.numpy(), (1 - mean[0]).numpy(), entropy.numpy())
         where = f", {self.slice_name}" if self.slice_name else ""
         weights = self._image.weights.numpy()
-        outlines = figures.sample_outlines(picture, maps, weights, self.info, self.labels, self.aspect)
         found = []
         if self.window is not None:
             whole = figures.locator(self.picture, self.window, self.aspect)
             found.append(_pixels(whole, f"The whole image{where}.", "The other pictures show the box."))
         if self.raters is not None:
-            found.append(self._rater_picture(picture))
+            _, drawn = self._view(self.raters.numpy())
+            names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(drawn)))
+            raters = figures.overlay(picture, self.aspect, draw_raters, drawn, names)
+            found.append(_pixels(raters, f"{plural(len(drawn), 'rater')}.", "One color per rater."))
+        outlines = figures.overlay(picture, self.aspect, draw_samples, maps, weights, self.info, self.labels)
+        mean_map = figures.value_map(foreground, 1.0, "viridis", "prob.", self.aspect)
         highest = float(np.log(self.info.num_classes))
+        entropy_map = figures.value_map(nats, highest, "magma", "nats", self.aspect)
+        certain = "Each line is one plausible segmentation; the border is certain where many coincide."
+        yellow = "Dark: no sample marks the pixel; yellow: all samples do."
         return [
             *found,
-            _pixels(
-                outlines,
-                f"Outlines of {plural(len(maps), 'sample')}{where}.",
-                "Each line is one plausible segmentation; the border is certain where many coincide.",
-            ),
-            _pixels(
-                figures.value_map(foreground, 1.0, "viridis", "prob.", self.aspect),
-                "Mean probability of foreground.",
-                "Dark: no sample marks the pixel; yellow: all samples do.",
-            ),
-            _pixels(
-                figures.value_map(nats, highest, "magma", "nats", self.aspect),
-                "Entropy.",
-                "Bright where the samples disagree, dark where they agree.",
-            ),
+            _pixels(outlines, f"Outlines of {plural(len(maps), 'sample')}{where}.", certain),
+            _pixels(mean_map, "Mean probability of foreground.", yellow),
+            _pixels(entropy_map, "Entropy.", "Bright where the samples disagree, dark where they agree."),
         ]
-
-    def _rater_picture(self, picture: FloatArray) -> Picture:
-        assert self.raters is not None
-        _, maps = self._view(self.raters.numpy())
-        names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(maps)))
-        drawn = figures.rater_outlines(picture, maps, names, self.aspect)
-        return _pixels(drawn, f"{plural(len(maps), 'rater')}.", "One color per rater.")
 
     def _reading_section(self) -> Section:
         picture, *medoids = self._view(*(r.medoid.numpy() for r in self.readings[:MAX_READINGS]))
         pictures = []
         for reading, medoid in zip(self.readings, medoids, strict=False):
-            drawn = figures.label_overlay(picture, medoid, self.info, self.aspect)
+            drawn = figures.overlay(picture, self.aspect, draw_labels, medoid, self.info)
             caption = f"({percent_range(reading.interval)}; {plural(len(reading.members), 'sample')})"
             title = f"{reading.probability:.0%} {reading.name}"
             pictures.append(Picture(embed_picture(drawn, READING_DPI), title, caption))

@@ -93,7 +93,7 @@ class RunPage:
 
     def sections(self) -> list[Section]:
         """Build the sections in their order."""
-        found = [*self._first_image(), self._scores(), *self._grid()]
+        found = [self._first_image(), self._scores(), self._grid()] if self.result.kept else [self._scores()]
         cases: list[Section] = []
         if self.agreement is not None:
             contents, *cases = case_sections(self.cases, self.result, self.agreement)
@@ -108,9 +108,7 @@ class RunPage:
             found.append(Section("Training", pictures=[picture]))
         return [*found, *self.extra]
 
-    def _first_image(self) -> list[Section]:
-        if not self.result.kept:
-            return []
+    def _first_image(self) -> Section:
         example, samples = self.result.kept[0]
         figure = plot(example.image, samples, self.info, spacing=example.spacing or self.spacing)
         text = (
@@ -118,14 +116,12 @@ class RunPage:
             "its probability is its fraction of the samples, with the 95% interval in parentheses."
         )
         title = f"Samples of {example.id}: outlines, mean, entropy, areas and readings."
-        return [Section("One image in detail", text, pictures=[_pixels(figure, title)])]
+        return Section("One image in detail", text, pictures=[_pixels(figure, title)])
 
-    def _grid(self) -> list[Section]:
-        if not self.result.kept:
-            return []
+    def _grid(self) -> Section:
         figure = qualitative(self.result.kept, self.info)
         text = "One image per row. Samples should look like the raters; mean and entropy are over all samples."
-        return [Section("Images, raters and samples", text, pictures=[_pixels(figure, "Raters and samples.")])]
+        return Section("Images, raters and samples", text, pictures=[_pixels(figure, "Raters and samples.")])
 
     def _scores(self) -> Section:
         columns: dict[str, Mapping[str, Any]] = {}
@@ -143,7 +139,7 @@ class RunPage:
             rows.append([info.title, *cells, info.better, info.meaning])
         text = "All scores are of the same samples."
         if self.facts.earlier:
-            text += " The earlier ones are those that `stochseg evaluate` saved in the run."
+            text += " The earlier ones were saved in the run by stochseg evaluate."
         return Section("Scores", text, table=Table(["metric", "value", *columns, "better", "meaning"], rows))
 
 
@@ -160,7 +156,7 @@ def _curve_section(curve: Curve, result: Evaluation) -> Section:
     n = result.settings["n"]
     keys = (f"ged_{n}", f"hm_iou_{n}")
     rows = [
-        [str(count), *(format_metric(key, curve.points[count][key]) for key in keys)] for count in sorted(curve.points)
+        [str(count), *(format_metric(key, point[key]) for key in keys)] for count, point in sorted(curve.points.items())
     ]
     own = round(result.metrics["evaluations_per_sample"])
     text = (

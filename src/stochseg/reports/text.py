@@ -6,20 +6,12 @@ from stochseg.analysis.measurement import Measurement
 
 
 def number(value: float) -> str:
-    """Format a number with three significant digits, or all digits before the point.
-
-    >>> number(0.01234), number(12345.6)
-    ('0.0123', '12,346')
-    """
+    """Format a number with three significant digits, or all digits before the point: "0.0123", "12,346"."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def percent_range(interval: tuple[float, float]) -> str:
-    """Format an interval of probabilities.
-
-    >>> percent_range((0.1, 0.25))
-    '10% – 25%'
-    """
+    """Format an interval of probabilities: "10% – 25%"."""
     return f"{interval[0]:.0%} – {interval[1]:.0%}"
 
 
@@ -30,9 +22,5 @@ def mean_and_interval(measured: Measurement) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a count with its noun.
-
-    >>> plural(1, "sample"), plural(3, "sample")
-    ('1 sample', '3 samples')
-    """
+    """Format a count with its noun: "1 sample", "3 samples"."""
     return f"{count} {noun}{'s' * (count != 1)}"
