@@ -1,19 +1,19 @@
-"""Trainings of one budget on LIDC, scored alike: the table of equal budgets in README.md.
+"""Score trainings of equal budget on LIDC: the table of equal budgets.
 
 python benchmarks/budget.py data/lidc.h5 lidc-fast-s:1=runs/fast ccdm:1=runs/ccdm unet-ce:1=runs/unet-ce
 
-A run is given as name:cores=folder (OMP_NUM_THREADS=1 stochseg compare METHOD … --budget 60m, or any other of the same
-core-minutes). The last weights of all are scored on the same images, the center of the val slices, to which the
-two-tower model is held anyway; with the model's own noise and, where that is another, with independent noise.
+A run is written as name:cores=folder; make runs of equal core-minutes, for example with OMP_NUM_THREADS=1 stochseg
+compare METHOD … --budget 60m. The last weights of every run are scored on the same images, the center of the validation
+slices, which is all that the two-tower model labels. Noise is the default of the model and, if that differs,
+independent.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
-from harness import scores_of, write_csv
+from harness import argument_parser, scores_of, write_csv
 from stochseg.data import open_dataset
 from stochseg.evaluation import evaluate
 from stochseg.inference import with_engine
@@ -21,21 +21,20 @@ from stochseg.memory import keep_freed_memory
 from stochseg.models import load
 from stochseg.models.sampling import SamplingOptions
 
-CENTRE = 64
+CENTER = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc-slices …)")
-    parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER")
-    parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
-    parser.add_argument("--evaluations", type=int, default=10, help="network evaluations of models that make more")
+    parser = argument_parser(__doc__)
+    parser.add_argument("data", type=Path, help="packed store of LIDC (stochseg data import lidc-slices …)")
+    parser.add_argument("runs", nargs="+", metavar="NAME:CORES=FOLDER", help="a run and its number of cores")
+    parser.add_argument("--limit", type=int, default=500, help="maximum number of validation images, evenly spaced")
+    parser.add_argument("--evaluations", type=int, default=10, help="maximum number of network evaluations per sample")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="sampling seeds")
-    parser.add_argument("--engine", default="bfloat16")
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser.add_argument("--engine", default="bfloat16", help="inference engine")
     arguments = parser.parse_args()
     keep_freed_memory()
-    data = open_dataset("store", "val", path=str(arguments.data), center=CENTRE)
+    data = open_dataset("store", "val", path=str(arguments.data), center=CENTER)
     runs = []
     for text in arguments.runs:
         about, _, folder = text.partition("=")

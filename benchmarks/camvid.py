@@ -1,9 +1,10 @@
 """mIoU on CamVid under one budget: categorical diffusion and cross-entropy, with and without frozen features.
 
-The table has the form of the CCDM paper's for Cityscapes: the mIoU of the fused map with 1, 5 and 10 samples, fused by
-the mean of their probabilities and by majority vote. Every network trains for the same wall time. Runs and finished
-rows are kept in --runs; methods may be given to several calls on several cores, and a last call with none writes the
-table.
+python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid
+
+The table has the form of that for Cityscapes in the CCDM paper: mIoU of the map fused from 1, 5 and 10 samples, by the
+mean of their probabilities and by majority vote. Every network is trained for the same time. Runs and finished rows are
+kept in --runs: several processes can work on different methods, and a last call without methods writes the table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from harness import write_csv
+from harness import argument_parser, write_csv
 from stochseg.data import Resized, open_path
 from stochseg.evaluation import fusion_miou
 from stochseg.experiments.recipes import recipe
@@ -60,7 +61,7 @@ def settings_of(name: str, arguments: argparse.Namespace) -> TrainConfig:
 
 
 def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train and evaluate one method, or read what was found earlier."""
+    """Train and evaluate one method, or read the row of an earlier call."""
     folder = arguments.runs / re.sub("[^a-z0-9]+", "-", name.lower())
     kept = folder / f"row-{arguments.limit or 'all'}-{arguments.engine}.json"
     if kept.exists():
@@ -86,15 +87,14 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the packed store of CamVid (stochseg data import camvid …)")
-    parser.add_argument("methods", nargs="*", help=f"only these, and no table; of {', '.join(CASES)}")
-    parser.add_argument("--runs", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--minutes", type=float, default=6.0, help="training time of each")
-    parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of networks and metrics")
-    parser.add_argument("--limit", type=int, help="evaluate on so many val images, evenly spread; default: all")
-    parser.add_argument("--engine", default="eager", help="that samples, of models that can have another than eager")
-    parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/camvid-<hardware>.csv")
+    parser = argument_parser(__doc__)
+    parser.add_argument("data", type=Path, help="packed store of CamVid (stochseg data import camvid …)")
+    parser.add_argument("methods", nargs="*", help=f"train only these and write no table; known: {', '.join(CASES)}")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--minutes", type=float, default=6.0, help="training time per network")
+    parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of the images")
+    parser.add_argument("--limit", type=int, help="maximum number of validation images, evenly spaced; default: all")
+    parser.add_argument("--engine", default="eager", help="inference engine, for models that support it")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.methods or CASES:

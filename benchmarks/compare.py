@@ -2,19 +2,18 @@
 
 OMP_NUM_THREADS=1 python benchmarks/compare.py data/lidc.h5 --runs runs/compare
 
-What it does is `stochseg compare` with the terms below: the center of the slices, where the nodule is; ten minutes of
-one core of training each with one optimizer; 16 samples of 100 val slices, from at most 10 denoising steps. What the
-terms do not name is a method's own: `flow-ssn` and `smp` have a weight decay, `car` a second network with a learning
-rate of its own. Finished rows are kept in --runs; methods may be given to several calls on several cores, and a last
-call with none writes the table, whose commit is that of this last call: rows may be of earlier ones.
+Runs `stochseg compare` with the terms below: the center of the slices, where the nodule is; ten minutes of training on
+one core, with one optimizer; 16 samples of 100 validation slices, with at most 10 network evaluations. All other
+settings are those of the method: `flow-ssn` and `smp` have a weight decay, `car` a second network with its own learning
+rate. Finished rows are kept in --runs: several processes can work on different methods, and a last call without methods
+writes the table. The commit in the table is that of the last call; rows may be older.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from harness import write_csv
+from harness import argument_parser, write_csv
 from stochseg.experiments.compare import compare
 from stochseg.experiments.comparison import format_row, rank
 from stochseg.models import MODELS
@@ -38,11 +37,10 @@ TERMS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the packed store of LIDC (stochseg data import lidc-slices …)")
-    parser.add_argument("methods", nargs="*", help="only these, and no table; default: all")
-    parser.add_argument("--runs", type=Path, required=True, help="where finished rows are kept")
-    parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/compare-lidc-<hardware>.csv")
+    parser = argument_parser(__doc__)
+    parser.add_argument("data", type=Path, help="packed store of LIDC (stochseg data import lidc-slices …)")
+    parser.add_argument("methods", nargs="*", help="train only these and write no table; default: all")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     arguments = parser.parse_args()
     rows = compare(
         arguments.methods or METHODS,

@@ -1,7 +1,8 @@
-"""What all benchmark scripts share: the hardware's name, the commit, the command, and the CSV they go to."""
+"""Shared by the benchmarks: CSV files with hardware, commit and command, columns of scores, timing, arguments."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import sys
@@ -18,28 +19,33 @@ RESULTS = ROOT / "benchmarks" / "results"
 SCORES = ("ged_16", "ged_unbiased", "hm_iou_16", "diversity_16", "miou", "ece", "ece_foreground", "brier")
 
 
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Make a parser that shows the docstring of the script and has --out, the CSV file to write."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/<name>-<hardware>.csv")
+    return parser
+
+
 def hardware_slug() -> str:
-    """The hardware as part of a file name, such as "amd-epyc-2c"."""
+    """Hardware as part of a file name, such as "amd-epyc-2c"."""
     return f"{re.sub('[^a-z0-9]+', '-', cpu_model().lower()).strip('-')}-{core_count()}c"
 
 
 def command() -> str:
-    """How this script was called, from the root of the checkout."""
+    """Command of this script, from the root of the checkout."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     return shlex.join(["python", str(name), *sys.argv[1:]])
 
 
 def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None = None) -> Path:
-    """Write rows, with hardware, commit and command added, to `out` or results/<name>-<hardware>.csv."""
-    path = out or RESULTS / f"{name}-{hardware_slug()}.csv"
-    origin = {"hardware": hardware(), "commit": commit(), "command": command()}
-    write_rows(path, [{**row, **origin} for row in rows])
-    return path
+    """Write rows with hardware, commit and command to `out`, by default results/<name>-<hardware>.csv."""
+    facts = {"hardware": hardware(), "commit": commit(), "command": command()}
+    return write_rows(out or RESULTS / f"{name}-{hardware_slug()}.csv", [{**row, **facts} for row in rows])
 
 
 def scores_of(result: Evaluation) -> dict[str, float | str]:
-    """The columns of a table of scores; blank where there is none, such as the unbiased GED of Latin noise."""
+    """Columns of a table of scores; blank if undefined, such as the unbiased GED with Latin noise."""
     return {key: round(result.metrics[key], 4) if key in result.metrics else "" for key in SCORES}
 
 

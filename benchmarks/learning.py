@@ -1,20 +1,20 @@
-"""Does the model learn the distribution? `phantom-tiny` and its deterministic rival, on phantoms with a known truth.
+"""Learning of a known distribution: `phantom-tiny` and a deterministic counterpart on phantoms.
 
-Both train with the same data, steps, batch, optimizer and network. The rival is a diffusion of one step, from noise
-that tells nothing: the network alone with cross-entropy, whose most likely map is the same at every draw. Both are
-judged against the raters and against the truth itself, on phantoms of a seed of their own: the recipe was chosen by
-looking at phantoms of the recipe's seed.
+python benchmarks/learning.py
+
+Both are trained with the same data, steps, batch size, optimizer and network. The counterpart is a diffusion of one
+step from pure noise: the network alone with cross-entropy, whose samples are all the same. Both are compared with the
+raters and with the known truth, on phantoms of a new seed, because the recipe was tuned on phantoms of its own seed.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from harness import write_csv
+from harness import argument_parser, write_csv
 from stochseg.data import SegmentationData
 from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
@@ -36,39 +36,38 @@ REPORTED = (
 )
 
 
-def rival(config: TrainConfig) -> TrainConfig:
-    """The same run as a deterministic segmenter."""
+def deterministic(config: TrainConfig) -> TrainConfig:
+    """The same run with a deterministic model."""
     options = {**config.model.options, "num_timesteps": 1, "evaluations": 1, "components": 1}
     return config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
 
 
 def fresh_phantoms(config: TrainConfig) -> SegmentationData:
-    """Phantoms that nobody looked at while the recipe was made."""
+    """Phantoms on which the recipe was not tuned."""
     data = config.data.model_copy(update={"options": {**config.data.options, "seed": FRESH_SEED}})
     return open_split(config.model_copy(update={"data": data}), "test")
 
 
 def _rounded(value: float | None) -> float | str:
-    return "" if value is None else round(value, 4)  # Latin samples do not tell it
+    return "" if value is None else round(value, 4)  # undefined with Latin noise
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/learning-<hardware>.csv")
-    parser.add_argument("--runs", type=Path, help="keep the runs here (and go on with them); default: a scratch folder")
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("overrides", nargs="*", help="changes of the recipe, e.g. steps=500")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--runs", type=Path, help="folder of the runs, which are resumed; default: a temporary folder")
+    parser.add_argument("--samples", type=int, default=100, help="samples per image")
+    parser.add_argument("--images", type=int, default=64, help="number of test phantoms")
+    parser.add_argument("overrides", nargs="*", help="settings of the recipe, e.g. steps=500")
     arguments = parser.parse_args()
     runs = arguments.runs or Path(tempfile.mkdtemp(prefix="stochseg-learning-"))
 
     config = recipe("phantom-tiny", arguments.overrides)
     rows = []
-    # Noise first as the recipe has it, whose frequencies are steadier, then independent, as the unbiased GED assumes.
+    # Default noise, with steadier frequencies, and independent noise, which the unbiased GED assumes.
     for kind, case, noise in (
         ("stochastic", config, None),
         ("stochastic", config, "independent"),
-        ("deterministic", rival(config), "independent"),
+        ("deterministic", deterministic(config), "independent"),
     ):
         model = load(train(case, runs / kind, resume=True, device="cpu", console=Console(stderr=True)))
         result = evaluate(

@@ -1,11 +1,12 @@
-"""Random reads from the packed store, with augmentation, on one core: examples a second at 128×128 with 4 raters.
+"""Examples per second at 128×128 with 4 raters: random reads from the packed store, with augmentation, on one core.
 
-Beside it in the same run: the same examples as PNG files, one an image and one a label map.
+python benchmarks/loading.py
+
+The same examples are also read from PNG files, one per image and one per label map.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ RATERS = 4
 
 
 def phantom_store(folder: Path, count: int, size: int) -> Store:
-    """Phantoms packed into a store."""
+    """Pack phantoms into a store."""
     data = Phantoms("train", size=size, count=count, raters=RATERS)
 
     def read(i: int) -> Record:
@@ -37,7 +38,7 @@ def phantom_store(folder: Path, count: int, size: int) -> Store:
 
 
 def as_files(store: Store, folder: Path) -> Callable[[int], Example]:
-    """The store's examples as PNG files; returns a reader of one example."""
+    """Write the examples of a store as PNG files; returns a function that reads one."""
     for i in range(len(store)):
         image, labels = store.read(i)
         Image.fromarray(image[..., 0]).save(folder / f"{i}.png")
@@ -52,8 +53,8 @@ def as_files(store: Store, folder: Path) -> Callable[[int], Example]:
     return read
 
 
-def examples_a_second(read: Callable[[int], Example], store: Store, reads: int, seed: int) -> float:
-    """Median of five rounds of random reads, each with a flip or quarter turn, by CPU time."""
+def examples_per_second(read: Callable[[int], Example], store: Store, reads: int, seed: int) -> float:
+    """Measure random reads with flips and quarter turns: median of five rounds, by CPU time."""
     rng = np.random.default_rng(seed)
     rounds = []
     for _ in range(5):
@@ -65,11 +66,10 @@ def examples_a_second(read: Callable[[int], Example], store: Store, reads: int, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, help="measure this store too (its train split)")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--reads", type=int, default=1000)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser = harness.argument_parser(__doc__)
+    parser.add_argument("--store", type=Path, help="another store to measure, on its train split")
+    parser.add_argument("--count", type=int, default=1000, help="number of phantoms")
+    parser.add_argument("--reads", type=int, default=1000, help="reads per round")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -81,8 +81,8 @@ def main() -> None:
             other = Store("train", path=str(arguments.store))
             ways[f"{other.info.name}, packed store"] = (other.__getitem__, other)
         for way, (read, data) in ways.items():
-            speed = examples_a_second(read, data, arguments.reads, seed=0)
-            rows.append({"way": way, "examples_a_second": round(speed), "size": 128, "raters": RATERS, "threads": 1})
+            speed = examples_per_second(read, data, arguments.reads, seed=0)
+            rows.append({"way": way, "examples_per_second": round(speed), "size": 128, "raters": RATERS, "threads": 1})
             print(rows[-1], flush=True)
     print(harness.write_csv("loading", rows, arguments.out))
 

@@ -1,8 +1,10 @@
-"""GED and HM-IoU of many samples against several raters, on one thread, beside a loop over pairs of maps.
+"""Time of GED and HM-IoU on one thread, compared with loops over pairs of maps.
 
-The loop is what one writes first: three double loops for GED, and for HM-IoU either all pairs of the two
-repeated sets ("as defined") or each pair of sample and rater once, repeated afterwards ("n·k pairs"); on the
-torch tensors that models return, and on numpy arrays, whose comparisons are several times faster on a CPU.
+python benchmarks/metrics.py
+
+The loops are the obvious implementation: three double loops for GED, and for HM-IoU either all pairs of the two
+repeated sets ("as defined") or each pair of sample and rater once ("n·k pairs"). They run on torch tensors, which
+models return, and on numpy arrays, whose comparisons are several times faster on a CPU.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from stochseg.metrics import ged_from_iou, hm_iou_from_iou, iou_blocks
 Maps = Sequence[np.ndarray] | Sequence[torch.Tensor]
 
 NUM_CLASSES = 2
-# Mean radius as a share of the side: a lung nodule in its 128-pixel crop, and an organ that fills the image.
+# Mean radius as a fraction of the side: a lung nodule in a crop of 128 pixels, and an organ that fills the image.
 RADII = {"small": 0.08, "large": 0.35}
 
 
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
-    """Time all ways on the same maps and require that they give the same numbers."""
+    """Time all implementations on the same maps and check that they agree."""
     generator = torch.Generator().manual_seed(args.seed)
     samples = blobs(args.samples, args.size, RADII[masks], generator)
     raters = blobs(args.raters, args.size, RADII[masks], generator)
@@ -55,7 +56,7 @@ def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
         np.testing.assert_allclose(run(), expected, atol=1e-9)
         wall, cpu = harness.timed(run, repeats)
         rows.append({"masks": masks, "way": way, "milliseconds": wall, "cpu_milliseconds": cpu})
-    # Of CPU times, which other programs on the machine disturb least.
+    # CPU times, because other programs on the machine disturb them least.
     for row in rows:
         row["ratio"] = row["cpu_milliseconds"] / rows[0]["cpu_milliseconds"]
     shared = {
@@ -71,7 +72,7 @@ def measure(masks: str, args: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def blobs(count: int, size: int, radius: float, generator: torch.Generator) -> torch.Tensor:
-    """Label maps "n h w" of one object as many people would outline it: wobbly edges, some see nothing."""
+    """Draw label maps "n h w" of one object as by different raters: irregular edges, some see nothing."""
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
@@ -142,14 +143,13 @@ def _print(rows: list[dict[str, object]]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--raters", type=int, default=4)
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--loop-repeats", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser = harness.argument_parser(__doc__)
+    parser.add_argument("--samples", type=int, default=100, help="number of samples")
+    parser.add_argument("--raters", type=int, default=4, help="number of raters")
+    parser.add_argument("--size", type=int, default=128, help="height and width of the maps")
+    parser.add_argument("--repeats", type=int, default=200, help="timings of the library")
+    parser.add_argument("--loop-repeats", type=int, default=3, help="timings of the loops")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the maps")
     return parser.parse_args()
 
 

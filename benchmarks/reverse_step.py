@@ -1,7 +1,9 @@
-"""The mathematics of one reverse step, on one thread, beside the sum over x0 written out and the network it serves.
+"""Time and memory of one reverse step on one thread, compared with an explicit sum over x0 and with the network.
 
-Written out means: build pi(x_t, x0) of the paper for every x0, a "b l l h w" tensor, and sum it with p0, either by
-einsum or by a product and a sum. The library's closed form never holds more than "b l h w". Sizes are the paper's:
+python benchmarks/reverse_step.py
+
+The explicit sum builds pi(x_t, x0) of the paper for every x0, a tensor "b l l h w", and sums it with p0, by einsum or
+by a product and a sum. The closed form of the library allocates "b l h w" at most. Sizes are those of the paper:
 Cityscapes at 128×256, batch 5, L=20.
 """
 
@@ -25,7 +27,7 @@ from stochseg.core import BatchNoise, CategoricalProcess, cosine, draw_categoric
 from stochseg.networks import ConcatUNet, UNetConfig
 
 OURS, UNET = "posterior", "U-Net forward, 30M"
-EINSUM, PRODUCT = "written out, einsum", "written out, product and sum"
+EINSUM, PRODUCT = "explicit, einsum", "explicit, product and sum"
 
 
 def main() -> None:
@@ -38,7 +40,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, object]]:
-    """Time all ways on the same tensors and require that they give the same numbers."""
+    """Time all implementations on the same tensors and check that they agree."""
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.batch, args.height, args.width)
     process = CategoricalProcess(cosine(250), args.classes)
@@ -73,13 +75,13 @@ def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     clock = {way: harness.timed(run, repeats) for way, (run, repeats) in ways.items()}
     rows = []
     for way, (wall, cpu) in clock.items():
-        # Ratios are of CPU times, which other programs on the machine disturb least.
+        # Ratios of CPU times, because other programs on the machine disturb them least.
         row = {
             "way": way,
             "milliseconds": round(wall, 2),
             "cpu_milliseconds": round(cpu, 2),
             "times_posterior": round(cpu / clock[OURS][1], 2),
-            "share_of_unet": round(cpu / clock[UNET][1], 5),
+            "fraction_of_unet": round(cpu / clock[UNET][1], 5),
             "extra_tensors": "" if way == UNET else round(peak_bytes(ways[way][0]) / log_p0.nbytes, 2),
         }
         sizes = {"batch": args.batch, "height": args.height, "width": args.width, "classes": args.classes}
@@ -101,9 +103,9 @@ def every_pi(process: CategoricalProcess, x_t: Tensor, t: Tensor) -> Tensor:
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most memory that was alive at once of what `run` allocates, its result and all temporaries included.
+    """Peak memory that `run` allocates, its result and all temporaries included.
 
-    Read from the allocator's own events, so that what an operator allocates inside is counted too.
+    Read from the events of the allocator, so that allocations inside of operators are counted.
     """
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
@@ -122,7 +124,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
 def _print(rows: list[dict[str, object]]) -> None:
     table = Table(title=f"One reverse step, {harness.hardware()}, one thread, medians")
-    columns = ("way", "cpu_milliseconds", "times_posterior", "share_of_unet", "extra_tensors")
+    columns = ("way", "cpu_milliseconds", "times_posterior", "fraction_of_unet", "extra_tensors")
     for column in columns:
         table.add_column(column.replace("_", " "))
     for row in rows:
@@ -130,27 +132,26 @@ def _print(rows: list[dict[str, object]]) -> None:
     Console().print(table)
     by_way = {row["way"]: row for row in rows}
     for way in (EINSUM, PRODUCT):
-        _judge(f"times faster than {way}", by_way[way]["times_posterior"], at_least=50)
-    _judge("of the U-Net's forward", by_way[OURS]["share_of_unet"], at_most=0.05)
-    _judge("probability tensors of extra memory", by_way[OURS]["extra_tensors"], at_most=3)
+        _check(f"times faster than {way}", by_way[way]["times_posterior"], at_least=50)
+    _check("of the U-Net's forward", by_way[OURS]["fraction_of_unet"], at_most=0.05)
+    _check("probability tensors of extra memory", by_way[OURS]["extra_tensors"], at_most=3)
 
 
-def _judge(what: str, value: float, *, at_least: float = 0.0, at_most: float = math.inf) -> None:
-    """What the library promises of `posterior`."""
-    bar = f"at least {at_least:g}" if at_least else f"at most {at_most:g}"
-    print(f"{'met' if at_least <= value <= at_most else 'MISSED'}: {value:g} {what} ({bar})")
+def _check(what: str, value: float, *, at_least: float = 0.0, at_most: float = math.inf) -> None:
+    """Print whether a requirement on `posterior` is met."""
+    limit = f"at least {at_least:g}" if at_least else f"at most {at_most:g}"
+    print(f"{'met' if at_least <= value <= at_most else 'MISSED'}: {value:g} {what} ({limit})")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, default=5)
-    parser.add_argument("--height", type=int, default=128)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--classes", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--slow-repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser = harness.argument_parser(__doc__)
+    parser.add_argument("--batch", type=int, default=5, help="number of label maps")
+    parser.add_argument("--height", type=int, default=128, help="height of the maps")
+    parser.add_argument("--width", type=int, default=256, help="width of the maps")
+    parser.add_argument("--classes", type=int, default=20, help="number of classes")
+    parser.add_argument("--repeats", type=int, default=50, help="timings of the closed form")
+    parser.add_argument("--slow-repeats", type=int, default=5, help="timings of the explicit sums and the network")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     return parser.parse_args()
 
 

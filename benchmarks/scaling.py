@@ -1,20 +1,18 @@
-"""How the cost of sampling grows: `ccdm-fast` over numbers of samples and sizes of the image, each in a fresh process.
+"""Cost of sampling by number of samples and image size: `ccdm-fast`, each measurement in a new process.
 
 python benchmarks/scaling.py
 
-The shape and the sampling of the model `lidc` (8 components, Latin noise, 5 network evaluations of which the first is
-shared by all samples), but over the whole image: no `focus`. Weights do not matter to the cost, so they are random.
-core_seconds is the CPU time over all cores; megabytes how far memory rose above the process with the model loaded;
-process_megabytes the most the whole process held, libraries included.
+The network and the sampling options are those of the bundled model `lidc` (8 components, Latin noise, 5 network
+evaluations, the first shared by all samples), but without `focus`: the whole image is labeled. Weights are random,
+which does not change the cost. core_seconds: CPU time, summed over cores; megabytes: rise of memory over the process
+with the loaded model; process_megabytes: peak memory of the whole process, libraries included.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 
@@ -27,7 +25,7 @@ SIZES = (64, 128, 256, 512)
 COUNTS = (1, 4, 16, 100)
 MODEL = {"components": 8, "noise": "latin", "evaluations": 5}
 BASE = (16, 128)
-"""Samples and side that the other rows are compared with."""
+"""Number of samples and side to which the other rows are compared."""
 
 
 def measure(samples: int, side: int, repeats: int) -> dict[str, float]:
@@ -50,10 +48,11 @@ def measure(samples: int, side: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
-    parser.add_argument("--only", type=int, nargs=2, metavar=("SAMPLES", "SIDE"), help="print one row as JSON")
+    parser = harness.argument_parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=1, help="timings, of which the median counts")
+    parser.add_argument(
+        "--only", type=int, nargs=2, metavar=("SAMPLES", "SIDE"), help="measure only this and print it as JSON"
+    )
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(measure(*arguments.only, arguments.repeats)))
@@ -74,7 +73,7 @@ def main() -> None:
                 "side": side,
                 "evaluations": MODEL["evaluations"],
                 "core_seconds": round(row["core_seconds"], 4),
-                "milliseconds_a_sample": round(1e3 * row["core_seconds"] / samples, 2),
+                "milliseconds_per_sample": round(1e3 * row["core_seconds"] / samples, 2),
                 "over_linear": round(linear, 3),
                 "megabytes": round(row["megabytes"], 1),
                 "process_megabytes": round(row["process_megabytes"]),

@@ -1,22 +1,20 @@
-"""What a training step costs, by the numbers' precision and by the layout of the tensors in memory.
+"""Time of a training step by precision and by memory layout of the tensors.
 
 python benchmarks/training_step.py
 
-The networks of `lidc-fast-s`, of the paper and two others of the zoo on 64×64, each with Adam. ratio is the CPU time
-against the same network in float32 with the usual layout; the repeats of all four ways take turns.
+The networks of `lidc-fast-s`, of the paper and of two other models on 64×64 pixels, each with Adam. ratio: CPU time
+divided by that of the same network in float32 with the contiguous layout. The repeats of all variants alternate.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from harness import median_seconds, write_csv
+from harness import argument_parser, median_seconds, write_csv
 from stochseg.memory import keep_freed_memory
 from stochseg.models import create
 from stochseg.training.precision import Precision
@@ -45,10 +43,9 @@ def training_step(name: str, precision: str, layout: torch.memory_format, batch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--batch", type=int, default=8, help="batch size")
+    parser.add_argument("--repeats", type=int, default=7, help="timings, of which the median counts")
     arguments = parser.parse_args()
     keep_freed_memory()
     ways = list(itertools.product(PRECISIONS, LAYOUTS))

@@ -1,6 +1,6 @@
-"""Put a trained run into the package: its averaged weights in half precision, with the sampling grid measured.
+"""Bundle a trained model with the package: averaged weights in half precision, with a calibrated sampling grid.
 
-python benchmarks/ship.py RUN NAME --data data/lidc.h5
+python benchmarks/bundle.py RUN NAME --data data/lidc.h5
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ LIMIT_MEGABYTES = 16
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder, or its best/ or last/")
-    parser.add_argument("name", help="the name that stochseg.load takes")
-    parser.add_argument("--data", type=Path, required=True, help="the run's data; its val split measures the grid")
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("run", type=Path, help="run folder, or best/ or last/ in it")
+    parser.add_argument("name", help="name for stochseg.load")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="sampling default, e.g. evaluations=10"
+        "--data", type=Path, required=True, help="data of the run; the grid is calibrated on the validation split"
+    )
+    parser.add_argument("--images", type=int, default=64, help="number of images for calibration")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="option of the model, e.g. evaluations=10"
     )
     arguments = parser.parse_args()
 
@@ -35,7 +37,9 @@ def main() -> None:
     model.calibrate_sampling([data[i].image[None] for i in spread(len(data), arguments.images)])
     megabytes = 2 * sum(tensor.numel() for tensor in model.state_dict().values()) / 1e6
     if megabytes > LIMIT_MEGABYTES:
-        raise SystemExit(f"{arguments.run}: {megabytes:.1f} MB, at most {LIMIT_MEGABYTES} are shipped")
+        raise SystemExit(
+            f"{arguments.run}: {megabytes:.1f} MB, expected at most {LIMIT_MEGABYTES}; bundle a smaller model"
+        )
     folder = save(model, SHIPPED / arguments.name, half=True)
     print(f"{folder}: {megabytes:.1f} MB; grid {model.config.grid}, {model.config.evaluations} evaluations")
 

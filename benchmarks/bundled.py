@@ -1,17 +1,16 @@
-"""The scores of a model in the box: the table of its card.
+"""Scores of a bundled model: the table of its card.
 
-python benchmarks/shipped.py lidc data/lidc.h5
+python benchmarks/bundled.py lidc data/lidc.h5
 
-Default settings with three sampling seeds, and the same with independent noise, which alone tells the unbiased GED. A
-second CSV (calibration) has how often raters mark what the model gives a probability, over all of these samples.
+Default sampling options with three seeds, and the same with independent noise, which the unbiased GED needs. A second
+CSV file (calibration) has the fraction of raters that mark a label, by its predicted probability, over all samples.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from harness import scores_of, write_csv
+from harness import argument_parser, scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
 from stochseg.memory import keep_freed_memory
@@ -23,12 +22,11 @@ from stochseg.types import Batch, Samples
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--limit", type=int, default=500, help="val images, evenly spread")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="CSV to write (default: results/, named by the hardware)")
+    parser = argument_parser(__doc__)
+    parser.add_argument("model", help="name of a bundled model")
+    parser.add_argument("data", type=Path, help="packed store or folder; its validation split is used")
+    parser.add_argument("--limit", type=int, default=500, help="maximum number of validation images, evenly spaced")
+    parser.add_argument("--seeds", type=int, default=3, help="number of sampling seeds")
     arguments = parser.parse_args()
     keep_freed_memory()
     model, data = load(arguments.model), open_path(arguments.data, "val")
@@ -38,7 +36,7 @@ def main() -> None:
     def collect(_: int, batch: Batch, out: Samples) -> None:
         bins.append(foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY))
 
-    for noise in dict.fromkeys((model.config.noise, "independent")):
+    for noise in dict.fromkeys((model.default_sampling().noise, "independent")):
         for seed in range(arguments.seeds):
             result = evaluate(
                 model,
