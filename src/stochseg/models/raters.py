@@ -1,12 +1,16 @@
-"""Random choices of training: which rater's label map, and which time step."""
+"""Random choices of training: the label map of one rater, and a time step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise
 from stochseg.models.sampling import Keys
+from stochseg.networks.shapes import one_hot, pad_to_multiple
 
 
 def pick_raters(u: Tensor, rater_count: Tensor, draws: int = 1) -> Tensor:
@@ -37,9 +41,29 @@ def pick_pairs(
     return rows, rater, 1 + (u.double() ** (1 / t_power) * num_timesteps).long()
 
 
-def one_rater(raters: Tensor, mask: Tensor | None, rater_count: Tensor, noise: Noise) -> tuple[Tensor, Tensor | None]:
-    """The label map of a random rater per image and its mask, "b *space"; the other arguments are those of `loss`."""
+@dataclass(frozen=True)
+class Target:
+    """The label map of one rater per image. labels: "b h w"; mask: "b h w", False = void, or None."""
+
+    labels: Tensor
+    mask: Tensor | None
+
+    def one_hot(self, num_classes: int, multiple: int) -> Tensor:
+        """One-hot map "b l h w", padded to a multiple; all zero at void pixels and in the padding."""
+        onehot = one_hot(self.labels, num_classes)
+        if self.mask is not None:
+            onehot = onehot * self.mask[:, None]
+        return pad_to_multiple(onehot, multiple, mode="constant")
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """Cross-entropy in nats per pixel, "b h w"; zero where void."""
+        terms = F.cross_entropy(logits.float(), self.labels, reduction="none")
+        return terms if self.mask is None else terms.masked_fill(~self.mask, 0.0)
+
+
+def one_rater(raters: Tensor, mask: Tensor | None, rater_count: Tensor, noise: Noise) -> Target:
+    """The label map of a random rater per image; the other arguments are those of `loss`."""
     u = noise.uniform((len(raters), 1))[:, 0].cpu()
     rater = pick_raters(u, rater_count.cpu())[:, 0].to(raters.device)
     rows = torch.arange(len(raters), device=raters.device)
-    return raters[rows, rater], None if mask is None else mask[rows, rater]
+    return Target(raters[rows, rater], None if mask is None else mask[rows, rater])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -53,11 +52,8 @@ class DeterministicSegmenter(StochasticSegmenter):
         }
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        target, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
-        terms = F.cross_entropy(self.logits(image), target, reduction="none")
-        if mask is not None:
-            terms = terms.masked_fill(~mask, 0.0)
-        return {"loss": terms.mean()}
+        target = one_rater(raters, mask, rater_count, SeededNoise(keys))
+        return {"loss": target.cross_entropy(self.logits(image)).mean()}
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """One probability map per image; samples are its arg-max, or independent draws of every pixel."""

@@ -33,13 +33,12 @@ from itertools import pairwise
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import spread_draws
+from stochseg.models.raters import Target, spread_draws
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
@@ -158,10 +157,7 @@ class FlowSSN(StochasticSegmenter):
             target = torch.where(mask[:, None], target, 1 / self.num_classes)
         noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], image.device)
         y_t = torch.lerp(self._start(self.start_mean(image)[rows], noise), target, t[:, None, None, None])
-        terms = F.cross_entropy(self.logits(y_t, t), x1, reduction="none")
-        if mask is not None:
-            terms = terms.masked_fill(~mask, 0.0)
-        return {"loss": terms.mean()}
+        return {"loss": Target(x1, mask).cross_entropy(self.logits(y_t, t)).mean()}
 
     def _start(self, mean: Tensor, noise: Noise) -> Tensor:
         return mean + self.config.spread * draw_normal(noise.uniform(mean.shape)).to(mean)

@@ -1,22 +1,19 @@
-"""Segmenters with latent variables: the label map they train on, and sampling."""
+"""Segmenters with latent variables: their options, and sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import one_rater
+from stochseg.models.raters import Target, one_rater
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian
-from stochseg.networks.shapes import one_hot, pad_to_multiple
 
 
 class LatentConfig(SegmenterConfig):
@@ -28,26 +25,6 @@ class LatentConfig(SegmenterConfig):
     def stride(self) -> int:
         """Height and width are padded to multiples of this."""
         return 1 << (len(self.channels) - 1)
-
-
-@dataclass(frozen=True)
-class Target:
-    """The label map of one rater per image. labels: "b h w"; mask: "b h w", False = void, or None."""
-
-    labels: Tensor
-    mask: Tensor | None
-
-    def one_hot(self, num_classes: int, multiple: int) -> Tensor:
-        """One-hot map "b l h w", padded to a multiple; all zero at void pixels and in the padding."""
-        onehot = one_hot(self.labels, num_classes)
-        if self.mask is not None:
-            onehot = onehot * self.mask[:, None]
-        return pad_to_multiple(onehot, multiple, mode="constant")
-
-    def cross_entropy(self, logits: Tensor) -> Tensor:
-        """Cross-entropy in nats per pixel, "b h w"; zero where void."""
-        terms = F.cross_entropy(logits.float(), self.labels, reduction="none")
-        return terms if self.mask is None else terms.masked_fill(~self.mask, 0.0)
 
 
 def draws_from(noise: Noise) -> Choose:
@@ -84,7 +61,7 @@ class LatentSegmenter(StochasticSegmenter):
     ) -> tuple[Target, SeededNoise]:
         """The label map of a random rater per image, and the noise for the other random choices of the loss."""
         noise = SeededNoise(keys, raters.device)
-        return Target(*one_rater(raters, mask, rater_count, noise)), noise
+        return one_rater(raters, mask, rater_count, noise), noise
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode each image once; a sample takes one pass of the decoder and each pixel's most probable label."""

@@ -123,17 +123,16 @@ class PixelSeg(StochasticSegmenter):
         return logits.float()
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        y, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
-        mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
-        y_half, mask_half = y[:, ::2, ::2], mask[:, ::2, ::2]
+        target = one_rater(raters, mask, rater_count, SeededNoise(keys))
+        mask = torch.ones_like(target.labels, dtype=torch.bool) if target.mask is None else target.mask
+        y_half, mask_half = target.labels[:, ::2, ::2], mask[:, ::2, ::2]
 
         image_logits, from_image = self.encode(image)
         onehot = one_hot(y_half, self.num_classes) * mask_half[:, None]
         half_logits = self.half_logits(from_image, onehot)
         weight = self.log_weights.exp().flatten()
         half = F.cross_entropy(half_logits, y_half, weight, reduction="none").masked_fill(~mask_half, 0.0).mean()
-        full = F.cross_entropy(self.full_logits(image_logits, half_logits, onehot), y, reduction="none")
-        full = full.masked_fill(~mask, 0.0).mean()
+        full = target.cross_entropy(self.full_logits(image_logits, half_logits, onehot)).mean()
         return {"loss": full + half, "full": full.detach(), "half": half.detach()}
 
     # ------------------------------------------------------------------ sampling

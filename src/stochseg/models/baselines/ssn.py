@@ -125,13 +125,13 @@ class SSN(StochasticSegmenter):
             return LowRankNormal(self.mean(features), diagonal, factor).guarded()
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        target, mask = one_rater(raters, mask, rater_count, SeededNoise(keys))
+        target = one_rater(raters, mask, rater_count, SeededNoise(keys))
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
         normal = self.distribution(image)
         with torch.autocast(image.device.type, enabled=False):
             deviation = normal.draw(noise, self.config.draws // 2)
             logits = normal.mean[:, None] + torch.cat([deviation, -deviation], 1)
-            likelihood = log_mean_likelihood(logits, target, mask)
+            likelihood = log_mean_likelihood(logits, target.labels, target.mask)
         return {"loss": -likelihood.mean() / image[0, 0].numel()}
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
