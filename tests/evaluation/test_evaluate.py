@@ -1,4 +1,4 @@
-"""Evaluation against models whose scores are known."""
+"""Evaluation of models whose scores are known exactly."""
 
 import csv
 import json
@@ -19,16 +19,16 @@ from stochseg.types import DatasetInfo, Example, Normalization
 
 
 class Known(StochasticSegmenter):
-    """A model without a network: what it draws is written in the test."""
+    """A model without a network; the test determines its samples."""
 
     name: ClassVar[str] = "known"
 
     def __init__(self, info):
         super().__init__(info, SegmenterConfig())
-        self.anchor = torch.nn.Parameter(torch.zeros(()))  # a model is where its parameters are
+        self.anchor = torch.nn.Parameter(torch.zeros(()))  # gives the model a device
 
-    def given(self, labels, mean, evaluations=1):
-        """These label maps "n h w" as the samples of a single image."""
+    def draw_these(self, labels, mean, evaluations=1):
+        """Draw these label maps "n h w" as the samples of one image."""
         probabilities = F.one_hot(labels, self.num_classes).movedim(-1, 1).float()
         return Drawing(
             lambda rows, *_: Drawn(probabilities[rows.sample], labels[rows.sample], evaluations), mean=mean[None]
@@ -36,7 +36,7 @@ class Known(StochasticSegmenter):
 
 
 class Oracle(Known):
-    """Draws from the truth of the phantom that it recognizes."""
+    """Samples the true distribution of the phantom that it recognizes."""
 
     def __init__(self, data: Phantoms):
         super().__init__(data.info)
@@ -47,20 +47,20 @@ class Oracle(Known):
         truth = self.data.truth(index)
         one_hot = F.one_hot(truth.modes, self.num_classes).permute(0, 3, 1, 2).float()
         mean = torch.einsum("m,mlhw->lhw", truth.probabilities.float(), one_hot)
-        return self.given(self.data.draw(index, options.n, options.seed + 1), mean)
+        return self.draw_these(self.data.draw(index, options.n, options.seed + 1), mean)
 
 
 class Blank(Known):
-    """Certain of background everywhere."""
+    """Predicts background everywhere, with certainty."""
 
     def drawing(self, image, keys, options, evaluations=1):
         labels = torch.zeros(options.n, *image.shape[-2:], dtype=torch.int64)
         mean = F.one_hot(labels[0], self.num_classes).permute(2, 0, 1).float()
-        return self.given(labels, mean, evaluations)
+        return self.draw_these(labels, mean, evaluations)
 
 
 class Squares:
-    """Every image has two raters: one sees nothing, one a square of a quarter of the image."""
+    """Images with two raters: one marks nothing, one a square of a quarter of the image."""
 
     def __init__(self, count=3, void=False):
         self.info = DatasetInfo(name="squares", num_classes=2, image_channels=1, ignore=255 if void else None)
@@ -83,12 +83,12 @@ def perfect():
     return evaluate(Oracle(data), data, options=SamplingOptions(n=100))
 
 
-def test_the_truth_scores_as_the_truth(perfect):
+def test_samples_of_the_true_distribution_have_perfect_scores(perfect):
     m = perfect.metrics
     # The unbiased estimate from 30 images of 100 samples has a standard deviation of 0.0004.
     assert m["ged_truth_unbiased"] == pytest.approx(0, abs=0.002)
     assert m["mode_iou"] == pytest.approx(1)
-    # The frequencies of 100 draws from 4 modes stray by about 0.06 in total variation.
+    # The frequencies of 100 samples of 4 modes have a total variation of about 0.06.
     assert m["mode_tv"] < 0.1
     assert m["ece"] < 0.05
     assert m["ged_16"] > m["ged_100"] > m["ged_unbiased"]
@@ -97,9 +97,9 @@ def test_the_truth_scores_as_the_truth(perfect):
     assert perfect.modes.frequency.sum(1) == pytest.approx(1)
 
 
-def test_a_constant_model_scores_what_can_be_counted():
+def test_scores_of_a_constant_model_equal_those_computed_by_hand():
     m = evaluate(Blank(Squares().info), Squares(), options=SamplingOptions(n=20)).metrics
-    # d(sample, rater) is 0 or 1 with even odds, and so is d(rater, rater').
+    # d(sample, rater) is 0 or 1 with equal probability, and so is d(rater, rater').
     for key in ("ged_16", "ged_20", "ged_unbiased", "hm_iou_16", "hm_iou_20"):
         assert m[key] == pytest.approx(0.5), key
     assert m["diversity_16"] == m["diversity_unbiased"] == pytest.approx(0)
@@ -110,7 +110,7 @@ def test_a_constant_model_scores_what_can_be_counted():
     assert not any(key.startswith("mode") or "truth" in key for key in m)
 
 
-def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_ones_do():
+def test_latin_samples_have_no_unbiased_scores_and_no_scores_of_fewer_samples():
     model = create("ccdm-fast", 2, 1, tower=[4], light=[4], num_timesteps=4, evaluations=2)
     data = Phantoms("test", size=16, count=2)
     free, latin = (
@@ -122,14 +122,14 @@ def test_samples_that_share_out_the_probabilities_do_not_tell_what_independent_o
     assert {"ged_20", "hm_iou_20", "mode_tv", "ece_foreground"} <= latin.keys()
 
 
-def test_void_pixels_do_not_count():
+def test_void_pixels_are_ignored():
     m = evaluate(Blank(Squares(void=True).info), Squares(void=True), options=SamplingOptions(n=2)).metrics
     assert m["miou"] == pytest.approx((112 / 120 + 0) / 2)
     assert m["ece"] == pytest.approx(8 / 120)
     assert m["brier"] == pytest.approx(2 * 8 / 120)
 
 
-def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
+def test_scores_of_fewer_samples_use_the_first_samples():
     data = Phantoms("val", size=16, count=2)
     oracle = Oracle(data)
     result = evaluate(oracle, data, options=SamplingOptions(n=100, seed=3))
@@ -140,7 +140,7 @@ def test_scores_of_fewer_samples_use_the_first_of_the_same_draws():
             assert row[f"hm_iou_{n}"] == pytest.approx(hm_iou(labels[:, :n], data[i].raters[None], 2).item(), abs=1e-12)
 
 
-def test_limit_takes_images_evenly_and_progress_counts_them():
+def test_a_limit_takes_evenly_spaced_images():
     data, seen = Squares(10), []
     result = evaluate(
         Blank(data.info), data, limit=3, keep=2, progress=lambda *now: seen.append(now), options=SamplingOptions(n=2)
@@ -150,7 +150,7 @@ def test_limit_takes_images_evenly_and_progress_counts_them():
     assert [example.id for example, _ in result.kept] == ["square-0", "square-3"]
 
 
-def test_what_is_written_can_be_read_again(perfect, tmp_path):
+def test_written_results_can_be_read_again(perfect, tmp_path):
     write_results(perfect, tmp_path / "a" / "b")
     scores = json.loads((tmp_path / "a/b/metrics.json").read_text())
     for key in (
@@ -168,14 +168,15 @@ def test_what_is_written_can_be_read_again(perfect, tmp_path):
     assert sum(float(row["ged_16"]) for row in rows) / 30 == pytest.approx(scores["ged_16"])
 
 
-def test_the_table_shows_every_score(perfect):
-    shown = " ".join(str(cell) for column in table(perfect).columns for cell in column.cells)
+def test_the_table_shows_every_metric_and_published_scores(perfect):
+    shown = " ".join(str(cell) for column in table(perfect, {"ged_16": 0.2}).columns for cell in column.cells)
+    assert "0.200" in shown
     for words in ("GED, n = 16", "HM-IoU, n = 100", "mIoU", "total variation", "evaluations"):
         assert words in shown
     assert f"{perfect.metrics['ged_16']:.4f}" in shown
 
 
-def test_evaluations_curve_asks_for_each_number_of_steps():
+def test_the_curve_has_a_point_per_number_of_evaluations():
     data = Phantoms("val", size=8, count=1)
     model = create("ccdm", 2, 1, base=4, multipliers=[1], blocks=1, attention=[], num_timesteps=8)
     curve = evaluations_curve(model, data, [1, 4], options=SamplingOptions(n=2))
@@ -185,7 +186,7 @@ def test_evaluations_curve_asks_for_each_number_of_steps():
     assert (result.settings["evaluations"], result.metrics["evaluations_per_sample"]) == (4, 7)
 
 
-def test_impossible_evaluations_are_refused():
+def test_impossible_arguments_are_refused():
     data = Squares()
     with pytest.raises(UserError, match="at least 2 samples.*got 1"):
         evaluate(Blank(data.info), data, options=SamplingOptions(n=1))
@@ -198,7 +199,7 @@ def test_impossible_evaluations_are_refused():
         evaluate(Blank(other), data, options=SamplingOptions(n=2))
 
 
-def test_data_normalized_in_another_way_reaches_the_model_as_it_expects():
+def test_images_are_normalized_as_the_model_expects():
     """The same raw images under another normalization give the same metrics."""
     seen = []
 
@@ -219,7 +220,7 @@ def test_data_normalized_in_another_way_reaches_the_model_as_it_expects():
 
 
 class Silent(Squares):
-    """A third rater has left everything void, and one image has no rater who has not."""
+    """The third rater left everything void; the first image has only this rater."""
 
     def __init__(self):
         super().__init__(void=True)
@@ -231,8 +232,8 @@ class Silent(Squares):
         return Example(example.image, labels, example.id, rater_names=("a", "b", "c")[-len(labels) :])
 
 
-def test_raters_who_say_nothing_do_not_count():
-    """Blanked for their sake, every pixel would agree."""
+def test_raters_who_left_everything_void_are_ignored():
+    """If their mask counted, no pixel would be left to compare."""
     data = Silent()
     found = evaluate(Blank(data.info), data, options=SamplingOptions(n=4))
     expected = evaluate(Blank(data.info), Squares(count=1, void=True), options=SamplingOptions(n=4))
@@ -241,7 +242,7 @@ def test_raters_who_say_nothing_do_not_count():
     assert found.metrics["ged_4"] > 0.1
 
 
-def test_evaluations_are_the_mean_over_images():
+def test_evaluations_are_averaged_over_images():
     class Varies(Blank):
         def drawing(self, image, keys, options):
             return super().drawing(image, keys, options, evaluations=1 + int(image.max()))
