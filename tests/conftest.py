@@ -1,4 +1,4 @@
-"""What the tests of several folders share: tiny configs, a folder data set, a seed."""
+"""Fixtures that tests of several folders use: tiny configs, a folder data set, a seed."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ from tests.support.cli import run  # noqa: F401  (a fixture)
 
 @pytest.fixture(autouse=True)
 def _same_start():
-    """Every test begins with the same global random state, whatever ran before it."""
+    """Start every test with the same global random state, whatever ran before it."""
     torch.manual_seed(0)
 
 
