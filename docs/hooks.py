@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not absolute.is_relative_to(ROOT):
             return match[0]
         name = absolute.relative_to(ROOT).as_posix()
-        target = COPIED.get(name) or name.removeprefix("docs/")
+        target = COPIED.get(name) or name.removeprefix("docs/").replace(".ipynb", ".md")
         return f"{match[1]}{depth}{target}{anchor})"
 
     return re.sub(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)", to_site, markdown)
@@ -80,7 +80,7 @@ def notebook_page(path: Path) -> str:
     notebook = nbformat.read(path, as_version=4)
     parts = [cell_markdown(cell) for cell in notebook.cells]
     title, *rest = parts
-    return "\n\n".join([title, f"[Download this notebook]({path.name}).", *rest])
+    return "\n\n".join([title, f'<a href="{path.name}" download>Download this notebook</a>', *rest])
 
 
 def cell_markdown(cell: Any) -> str:

@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 
 def test_folder_to_trained_model(run, tmp_path):
-    """The five commands of docs/own_data.md."""
+    """The five commands of docs/guide/own_data.md."""
     mine, out = tmp_path / "mine", tmp_path / "run"
     assert run("data", "example", mine, "--count", 40, "--size", 16)[0] == 0
     assert run("data", "init", mine)[0] == 0
