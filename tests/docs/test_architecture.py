@@ -9,8 +9,10 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-NAMED = re.compile(r"`((?:src|tests|benchmarks|docs)/[\w/.]+)`")
-FILES = sorted({(page.relative_to(ROOT).as_posix(), file) for page in PAGES for file in NAMED.findall(page.read_text())})
+NAMED = re.compile(r"(?<![\w/.])((?:src|tests|benchmarks|docs)/[\w/]+(?:\.py|/)(?=[`\s;,:]))")
+FILES = sorted(
+    {(page.relative_to(ROOT).as_posix(), file) for page in PAGES for file in NAMED.findall(page.read_text())}
+)
 SOURCE = ROOT / "src" / "stochseg"
 
 
