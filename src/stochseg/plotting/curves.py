@@ -151,6 +151,7 @@ def mode_frequencies(truth: FloatArray, frequency: FloatArray, names: Sequence[s
         axis.plot([0, 1], [0, 1], color=GRAY, linewidth=1)
         axis.scatter(truth[:, i], frequency[:, i], s=16, color=ORANGE, alpha=0.7, edgecolors="none")
         axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), title=name, xlabel="true probability", aspect="equal")
+        axis.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))  # more would touch those of the next plot
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("frequency in samples")
     return figure
