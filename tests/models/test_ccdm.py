@@ -1,4 +1,4 @@
-"""CCDM: which raters and steps it trains on, and how it samples."""
+"""CCDM: the pairs of a rater and a time step that it trains on, and sampling."""
 
 import pytest
 import torch
@@ -6,30 +6,24 @@ from scipy import stats
 
 from stochseg.core import SAMPLERS
 from stochseg.errors import UserError
-from stochseg.models import create
-from stochseg.models.raters import pick_raters
 from stochseg.networks import Condition
+from tests.support.models import fresh, images, labels, perturb
 
-TINY = {"base": 4, "multipliers": [1, 2], "blocks": 1, "attention": []}
+
+def ccdm(classes=2, **config):
+    return perturb(fresh("ccdm", classes, **{"num_timesteps": 10, **config}), 0.3)
 
 
-def ccdm(classes=2, channels=1, **config):
-    torch.manual_seed(0)
-    model = create("ccdm", classes, channels, **{**TINY, **config})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return model
+# --- training -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Pairs (raters "b d", steps "b d") that the loss draws: rater r's map is r everywhere; the network is a stub."""
+    """Draw the pairs (raters "b d", time steps "b d") of a loss: rater r labels everything r; the network is a stub."""
 
-    def draw(b, raters, *, seed=0, **config):
-        model, pairs = create("ccdm", max(raters, 2), 1, **TINY, **config), []
-        denoiser, q_sample = model.denoiser, model.process.q_sample
-        encoded, called = [], []
+    def draw(b, raters, **config):
+        model, pairs, encoded, called = fresh("ccdm", max(raters, 2), **config), [], [], []
+        q_sample = model.process.q_sample
 
         def watch(x0, t, *rest):
             pairs.append((x0.flatten(), t))
@@ -44,11 +38,11 @@ def drawn(monkeypatch):
             return torch.zeros(len(x_t), 1), torch.zeros(len(x_t), 1, model.num_classes, 1, 1, requires_grad=True)
 
         monkeypatch.setattr(model.process, "q_sample", watch)
-        monkeypatch.setattr(denoiser, "encode", encode)
-        monkeypatch.setattr(denoiser, "propose", propose)
-        labels = torch.arange(raters)[None, :, None, None].expand(b, -1, 1, 1)
+        monkeypatch.setattr(model.denoiser, "encode", encode)
+        monkeypatch.setattr(model.denoiser, "propose", propose)
+        maps = torch.arange(raters)[None, :, None, None].expand(b, -1, 1, 1)
         image = torch.arange(b, dtype=torch.float32).view(b, 1, 1, 1)
-        model(image, labels, keys=[(seed, i) for i in range(b)])
+        model(image, maps, keys=[(0, i) for i in range(b)])
 
         draws = model.config.draws
         assert len(encoded) == len(called) == 1, "one encoding and one network call serve all draws"
@@ -61,7 +55,7 @@ def drawn(monkeypatch):
     return draw
 
 
-def test_draws_of_an_image_take_distinct_raters_and_spread_steps(drawn):
+def test_draws_of_an_image_take_different_raters_and_spread_time_steps(drawn):
     rater, t = drawn(200, 4, draws=4, num_timesteps=100)
     assert torch.equal(rater.sort(1).values, torch.arange(4).expand(200, 4))
     assert torch.equal(((t - 1) // 25).sort(1).values, torch.arange(4).expand(200, 4))
@@ -73,131 +67,94 @@ def test_more_draws_than_raters_use_all_raters_equally(drawn):
 
 
 @pytest.mark.parametrize("draws", [1, 3])
-def test_each_draw_is_marginally_a_uniform_pair_of_rater_and_step(drawn, draws):
-    raters, steps, b = 3, 10, 6000
-    rater, t = drawn(b, raters, draws=draws, num_timesteps=steps)
+def test_each_draw_is_a_uniform_pair_of_rater_and_time_step(drawn, draws):
+    """Chi-square, false-alarm rate 1e-3 for the fixed seed."""
+    raters, num_timesteps, b = 3, 10, 3000
+    rater, t = drawn(b, raters, draws=draws, num_timesteps=num_timesteps)
     assert t.min() == 1
-    assert t.max() == steps
+    assert t.max() == num_timesteps
     for j in range(draws):
-        counts = torch.bincount((rater[:, j] * steps + t[:, j] - 1), minlength=raters * steps)
+        counts = torch.bincount(rater[:, j] * num_timesteps + t[:, j] - 1, minlength=raters * num_timesteps)
         assert stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_the_pairs_follow_the_key_not_the_place_in_the_batch(drawn):
+def test_pairs_depend_on_the_key_only(drawn):
     many, few = drawn(30, 4, draws=2), drawn(5, 4, draws=2)
     assert all(torch.equal(a[:5], b) for a, b in zip(many, few, strict=True))
 
 
-def test_several_draws_average_the_same_loss():
-    """A draw is a fair estimate, so the mean over many keys is the same with 1 and with 4 draws."""
-    image = torch.rand(1, 1, 4, 4) * 2 - 1
-    labels = torch.randint(2, (1, 4, 4, 4))
+def test_expected_loss_does_not_depend_on_the_number_of_draws():
+    image, raters = images(1, 1, 4, 4), labels(1, 4, 2, 4, 4)
 
-    def losses(draws, keys):
-        model = ccdm(draws=draws, num_timesteps=20)
+    def losses(draws, count):
+        model, keys = ccdm(draws=draws, num_timesteps=20), [(draws, k) for k in range(count)]
         with torch.no_grad():
-            return torch.stack([model(image, labels, keys=[(draws, k)])["loss"] for k in range(keys)])
+            return torch.stack([model(image, raters, keys=[key])["loss"] for key in keys])
 
     one, four = losses(1, 250), losses(4, 80)
     error = (one.var() / len(one) + four.var() / len(four)).sqrt()
     assert (one.mean() - four.mean()).abs() < 4 * error
 
 
-def test_encodes_once_however_many_samples_and_steps(monkeypatch):
-    model = ccdm(num_timesteps=10)
-    encode, calls = model.denoiser.encode, []
-    monkeypatch.setattr(model.denoiser, "encode", lambda image: calls.append(len(image)) or encode(image))
-    model.sample(torch.rand(2, 1, 8, 8), 5)
-    assert calls == [2]
+# --- sampling -----------------------------------------------------------------------------------------------
 
 
-def test_a_perfect_denoiser_gives_the_truth(monkeypatch):
-    model = ccdm(3, num_timesteps=10)
-    truth = torch.randint(3, (8, 8))
+def test_each_image_is_encoded_once(monkeypatch):
+    model, sizes = ccdm(), []
+    encode = model.denoiser.encode
+    monkeypatch.setattr(model.denoiser, "encode", lambda image: sizes.append(len(image)) or encode(image))
+    model.sample(images(2, 1, 8, 8), 5)
+    assert sizes == [2]
+
+
+@pytest.mark.parametrize("evaluations", [1, 3, 10])
+def test_samples_of_a_perfect_denoiser_are_the_truth(monkeypatch, evaluations):
+    model, truth = ccdm(3), labels(1, 1, 3, 8, 8)[0, 0]
     logits = 50.0 * torch.nn.functional.one_hot(truth, 3).permute(2, 0, 1).float()
     monkeypatch.setattr(
         model.denoiser,
         "propose",
         lambda x_t, t, condition: (torch.zeros(len(x_t), 1), logits.expand(len(x_t), 1, -1, -1, -1)),
     )
-    for steps in (1, 3, 10):
-        out = model.sample(torch.rand(1, 1, 8, 8), 4, evaluations=steps)
-        assert (out.labels == truth).all()
-        assert out.evaluations == steps
+    out = model.sample(images(1, 1, 8, 8), 4, evaluations=evaluations)
+    assert (out.labels == truth).all()
+    assert out.evaluations == evaluations
 
 
-def test_chunks_change_nothing():
-    image = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    whole, parts = (ccdm(num_timesteps=10, chunk=chunk).sample(image, 5, evaluations=3) for chunk in (64, 1))
-    assert (whole.labels != parts.labels).float().mean() <= 1e-3
-    torch.testing.assert_close(whole.mean, parts.mean, atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize(("chunk", "total"), [(64, 3), (1, 9)])
-def test_progress_reaches_its_total(chunk, total):
-    seen = []
-    model = ccdm(num_timesteps=10, chunk=chunk)
-    model.sample(torch.rand(2, 1, 64, 64), 5, evaluations=3, progress=lambda *now: seen.append(now))
-    assert seen == [(i + 1, total) for i in range(total)]
-
-
-def test_steps_and_sampler_default_to_the_config():
-    model = ccdm(num_timesteps=10, steps=4)
-    image = torch.rand(1, 1, 8, 8)
-    assert model.sample(image, 1).evaluations == 4
-    assert model.sample(image, 1, evaluations=10).evaluations == 10
-    assert ccdm(num_timesteps=10).sample(image, 1).evaluations == 10
+def test_evaluations_default_to_the_config_and_then_to_all_time_steps():
+    image = images(1, 1, 8, 8)
+    assert ccdm(evaluations=4).sample(image, 1).evaluations == 4
+    assert ccdm(evaluations=4).sample(image, 1, evaluations=10).evaluations == 10
+    assert ccdm().sample(image, 1).evaluations == 10
 
 
 @pytest.mark.parametrize("evaluations", [0, -1, 11])
-def test_impossible_numbers_of_evaluations_are_refused(evaluations):
+def test_evaluations_below_one_or_above_the_time_steps_are_refused(evaluations):
     with pytest.raises(UserError, match=f"evaluations.*1.*got {evaluations}"):
-        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, evaluations=evaluations)
-
-
-def test_unknown_sampler_and_grid_are_answered_with_the_known_ones():
-    with pytest.raises(UserError, match=r"unknown sampler 'euler'.*known: .*ancestral"):
-        ccdm(num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 1, sampler="euler")
-    with pytest.raises(UserError, match=r"unknown grid 'odd'.*known: .*even"):
-        ccdm(num_timesteps=10, grid="odd").sample(torch.rand(1, 1, 8, 8), 1)
+        ccdm().sample(images(1, 1, 8, 8), 1, evaluations=evaluations)
 
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))
-def test_every_sampler_can_be_asked_for(sampler):
-    out = ccdm(3, num_timesteps=10).sample(torch.rand(1, 1, 8, 8), 2, evaluations=4, sampler=sampler)
-    assert out.labels.max() < 3
+def test_every_sampler_draws_label_maps(sampler):
+    out = ccdm(3).sample(images(1, 1, 8, 8), 2, evaluations=4, sampler=sampler)
+    assert set(out.labels.unique().tolist()) <= {0, 1, 2}
     torch.testing.assert_close(out.mean.sum(1), torch.ones(1, 8, 8))
 
 
-def test_image_features_matter():
-    """With an encoder, two images that differ only in what the encoder sees at 1/8 are told apart."""
-    model = ccdm(num_timesteps=10, encoder="hog", multipliers=[1, 1, 1, 16]).eval()
-    image = torch.rand(1, 1, 16, 16)
-    condition = model.denoiser.encode(image)
+def test_features_of_the_image_encoder_change_the_logits():
+    model = ccdm(encoder="hog", multipliers=[1, 1, 1, 16], base=4, attention=[]).eval()
+    condition = model.denoiser.encode(images(1))
     x_t, t = torch.zeros(1, 16, 16, dtype=torch.int64), torch.tensor([5])
     other = Condition((condition.tensors[0], condition.tensors[1] + 1), condition.size)
     assert not torch.allclose(model.denoiser(x_t, t, condition), model.denoiser(x_t, t, other))
-    assert model.sample(image, 1, evaluations=2).labels.shape == (1, 1, 16, 16)
-
-
-@pytest.mark.parametrize("wrong", [{"sampler": "nope"}, {"grid": "nope"}, {"num_timesteps": 5, "steps": 6}])
-def test_sampling_options_are_checked_when_the_model_is_built(wrong):
-    with pytest.raises(UserError):
-        create("ccdm", 2, 1, **{"base": 8, "multipliers": (1, 2), **wrong})
-
-
-def test_raters_are_drawn_evenly_whatever_their_number():
-    """Chi-square over 6000 draws for images of 2 and 3 raters; false-alarm rate 1e-6."""
-    u = torch.rand(6000, generator=torch.Generator().manual_seed(0))
-    for count in (2, 3):
-        picked = pick_raters(u, torch.full((6000,), count))[:, 0]
-        assert stats.chisquare(torch.bincount(picked, minlength=count)).pvalue > 1e-6
-    several = pick_raters(u, torch.full((6000,), 3), draws=3)
-    assert (several.sort(1).values == torch.arange(3)).all(), "three draws of three raters take each once"
+    assert model.sample(images(1), 1, evaluations=2).labels.shape == (1, 1, 16, 16)
 
 
 def test_samples_are_ordinary_tensors():
-    out = create("ccdm", 2, 1, base=8, multipliers=(1, 2), num_timesteps=3).sample(torch.zeros(1, 1, 8, 8), 1)
+    """They can be changed in place and used in a computation with gradients."""
+    out = ccdm().sample(images(1, 1, 8, 8), 1)
     out.labels[...] = 0
     assert not out.mean.requires_grad
-    (out.mean * torch.ones(1, requires_grad=True)).sum().backward()
+    factor = torch.ones(1, requires_grad=True)
+    (out.mean * factor).sum().backward()
+    assert factor.grad == pytest.approx(64, rel=1e-5)

@@ -1,27 +1,28 @@
-"""The smallest configuration of every registered model, and inputs that fit them."""
+"""The smallest configuration of every registered model, models made of it, and inputs that fit them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stochseg.data import Phantoms
 from stochseg.models import StochasticSegmenter, create
 from stochseg.types import Batch, DatasetInfo
 
+M = TypeVar("M", bound=nn.Module)
+
 UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
 TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
-# One entry per registered model; "name+x" is the model with another option.
 SMALLEST = {
     "analog-bits": {**UNET, "num_timesteps": 20},
     "ccdm": UNET,
     "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4},
-    # The default weight of 1/1000 would hide the encoders' gradients from the test that looks for them.
+    # The default weight of 1/1000 would hide the gradients of the encoders from the test that looks for them.
     "cimd": {**UNET, "num_timesteps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
     "unet-ce+pixels": {**UNET, "draw": "pixels"},
@@ -39,31 +40,46 @@ SMALLEST = {
     "pixelseg+raster": {**UNET, **PIXELS, "sampler": "raster"},
     "mose+weighted": {**UNET, "base": 12, "weighted": True},
 }
+"""Options per registered model; "name+option" is the model with that option."""
+
+SAMPLING_ONLY = ("+pixels", "+raster", "+weighted")
+"""Options that change how a model samples and not how it trains."""
 
 
 def fresh(
-    name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None, **config: Any
+    name: str, classes: int = 2, channels: int = 1, /, info: DatasetInfo | None = None, **config: Any
 ) -> StochasticSegmenter:
     """The smallest model of this name with its initial weights; `config` changes its options."""
     torch.manual_seed(0)
     return create(name.partition("+")[0], classes, channels, info=info, **{**SMALLEST[name], **config})
 
 
-def lively(
-    name: str, classes: int = 2, channels: int = 1, info: DatasetInfo | None = None, **config: Any
-) -> StochasticSegmenter:
-    """A model whose outputs depend on everything they can depend on: several layers start at zero."""
-    model = fresh(name, classes, channels, info, **config)
+def perturb(model: M, scale: float = 0.1) -> M:
+    """Add noise to every parameter: several layers start at zero, so that a new model ignores part of its input."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return model.eval()
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def lively(
+    name: str, classes: int = 2, channels: int = 1, /, info: DatasetInfo | None = None, **config: Any
+) -> StochasticSegmenter:
+    """The smallest model of this name, perturbed and in evaluation mode: its output depends on all of its input."""
+    return perturb(fresh(name, classes, channels, info, **config)).eval()
 
 
 def few(model: StochasticSegmenter) -> dict[str, int]:
-    """Few network evaluations, as keyword of `sample`, for models that have the choice."""
+    """Keyword of `sample` for few network evaluations, where the model has the choice."""
     return {"evaluations": 4} if "evaluations" in model.sampling_choices else {}
+
+
+def batch_sizes(module: nn.Module) -> list[int]:
+    """A list that grows by the batch size of each call of the module."""
+    sizes: list[int] = []
+    module.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    return sizes
 
 
 def images(b: int, channels: int = 1, h: int = 16, w: int = 16) -> Tensor:

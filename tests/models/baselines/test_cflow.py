@@ -1,37 +1,26 @@
-"""cFlow: its KL against integration, what its posterior reads, and how it samples."""
+"""cFlow: KL against numerical integration, input of the posterior, and sampling."""
 
 import torch
 from torch.distributions import Normal
 
-from stochseg.models import create
-from tests.support.readings import learn
-
-TINY = {"channels": [8, 16], "convs": 1}
-
-
-def cflow(classes=2, **config):
-    torch.manual_seed(0)
-    return create("cflow", classes, 1, **{**TINY, **config})
+from tests.support.models import batch_sizes, fresh, images, labels
 
 
 def mean_kl(model, rows=4000):
-    """The Monte Carlo KL over many draws for one and the same image and labels, and its standard error."""
-    image, labels = torch.zeros(rows, 1, 1, 1), torch.ones(rows, 1, 1, 1, dtype=torch.int64)
+    """Monte Carlo KL over many draws for one image and label map, and its standard error."""
+    image, raters = torch.zeros(500, 1, 1, 1), torch.ones(500, 1, 1, 1, dtype=torch.int64)
     with torch.no_grad():
-        parts = [
-            model(image[i : i + 500], labels[i : i + 500], keys=[(i, j) for j in range(500)])["kl"].item()
-            for i in range(0, rows, 500)
-        ]
+        parts = [model(image, raters, keys=[(i, j) for j in range(500)])["kl"].item() for i in range(0, rows, 500)]
     parts = torch.tensor(parts)
     return parts.mean().item(), (parts.std() / len(parts) ** 0.5).item()
 
 
 def ends(model):
-    """Features and distributions of that one example: (features, base of the posterior, prior)."""
-    padded, void = torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, 2)
-    void[0, 1, 0, 0] = 1
+    """Features and distributions of the example of `mean_kl`: (features, base of the posterior, prior)."""
+    padded, onehot = torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, 2)
+    onehot[0, 1, 0, 0] = 1
     with torch.no_grad():
-        features = model.posterior.features(torch.cat([padded, void], 1))
+        features = model.posterior.features(torch.cat([padded, onehot], 1))
         return features.flatten(1), as_torch(model.posterior.gaussian(features)), as_torch(model.prior(padded))
 
 
@@ -39,9 +28,9 @@ def as_torch(gaussian):
     return Normal(gaussian.mean, gaussian.log_sigma.exp())
 
 
-def test_the_kl_is_that_of_the_flow_by_integration():
+def test_kl_is_that_of_the_flow_by_integration():
     """One latent dimension: the density of z_K is the slope of its distribution function, found on a fine grid."""
-    model = cflow(latent=1, convs=1)
+    model = fresh("cflow", latent=1)
     with torch.no_grad():
         last = model.posterior.flows.parameters_of[-1]
         last.bias.copy_(torch.linspace(-2, 2, len(last.bias)))
@@ -57,14 +46,14 @@ def test_the_kl_is_that_of_the_flow_by_integration():
     log_p = Normal(prior.loc.double(), prior.scale.double()).log_prob(middle).flatten()
     expected = (mass * (log_q - log_p))[mass > 0].sum().item()
     gaussian = torch.distributions.kl_divergence(base, prior).item()
-    assert abs(expected - gaussian) > 0.05, "the flow changes nothing; the test shows nothing"
+    assert abs(expected - gaussian) > 0.05, "the flow changes nothing, so that the test is void"
     found, error = mean_kl(model)
     assert abs(found - expected) < 5 * error + 1e-3
 
 
-def test_a_flow_that_does_nothing_leaves_the_kl_of_two_gaussians():
+def test_kl_of_an_identity_flow_is_that_of_two_gaussians():
     """With w = 0 and b = 0 every tanh is 0."""
-    model = cflow(latent=3)
+    model = fresh("cflow")
     with torch.no_grad():
         for parameter in model.posterior.flows.parameters_of[-1].parameters():
             parameter.zero_()
@@ -73,39 +62,29 @@ def test_a_flow_that_does_nothing_leaves_the_kl_of_two_gaussians():
     assert abs(found - torch.distributions.kl_divergence(base, prior).sum().item()) < 5 * error + 1e-3
 
 
-def test_the_loss_is_its_parts_weighted():
-    model, image, labels = cflow(beta=3.0), torch.rand(2, 1, 8, 8), torch.randint(2, (2, 1, 8, 8))
-    out = model(image, labels, keys=[(0,), (1,)])
+def test_loss_is_the_weighted_sum_of_its_parts():
+    out = fresh("cflow", beta=3.0)(images(2, 1, 8, 8), labels(2, 1, 2, 8, 8), keys=[(0,), (1,)])
     torch.testing.assert_close(out["loss"].detach(), out["cross_entropy"] + 3 * out["kl"] / 64)
     assert not out["kl"].requires_grad
 
 
-def test_the_posterior_reads_labels_and_none_where_they_are_void():
-    model, seen = cflow(3), []
+def test_posterior_reads_labels_except_void_ones():
+    model, seen = fresh("cflow", 3), []
     model.posterior.path.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    image, labels = torch.rand(1, 1, 5, 5), torch.randint(3, (1, 1, 5, 5))
-    mask = torch.ones_like(labels, dtype=torch.bool)
+    image, raters = images(1, 1, 5, 5), labels(1, 1, 3, 5, 5)
+    mask = torch.ones_like(raters, dtype=torch.bool)
     mask[..., 0] = False
-    model(image, labels, mask)
+    model(image, raters, mask)
     (read,) = seen
     assert read.shape == (1, 4, 6, 6)
     assert torch.equal(read[:, :1, :5, :5], image)
     assert (read[:, 1:, :5, 0] == 0).all()
     assert (read[:, 1:, 5:] == 0).all()
-    assert torch.equal(read[0, 1:, :5, 1:5].argmax(0), labels[0, 0, :, 1:])
+    assert torch.equal(read[0, 1:, :5, 1:5].argmax(0), raters[0, 0, :, 1:])
 
 
-def test_the_image_is_read_once_and_the_flow_is_left_out_of_sampling():
-    model, calls = cflow(), []
-    for name in ("contracting", "prior", "posterior.path"):
-        model.get_submodule(name).register_forward_hook(
-            lambda _, inputs, out, name=name: calls.append((name, len(inputs[0])))
-        )
-    assert model.sample(torch.rand(2, 1, 8, 8), 5).evaluations == 1
-    assert sorted(calls) == [("contracting", 2), ("prior", 2)]
-
-
-def test_both_readings_are_drawn_with_their_frequencies():
-    one, zero = learn(cflow(channels=[8], latent=2), steps=200, lr=5e-3, batch=16)
-    assert 0.55 < one < 0.85
-    assert 0.15 < zero < 0.45
+def test_sampling_encodes_each_image_once_and_skips_the_posterior():
+    model = fresh("cflow")
+    calls = {name: batch_sizes(model.get_submodule(name)) for name in ("contracting", "prior", "posterior.path")}
+    assert model.sample(images(2, 1, 8, 8), 5).evaluations == 1
+    assert calls == {"contracting": [2], "prior": [2], "posterior.path": []}

@@ -1,4 +1,4 @@
-"""CIMD: its three losses against independent references, and what sampling does not need."""
+"""CIMD: its three losses against independent references, and sampling without the ambiguity encoders."""
 
 from __future__ import annotations
 
@@ -10,54 +10,35 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from stochseg.models import create
 from stochseg.models.baselines.cimd import mask_codes
+from tests.support.models import fresh, images, labels, perturb
 
-TINY = {
-    "base": 8,
-    "multipliers": [1, 2],
-    "blocks": 1,
-    "attention": [],
-    "num_timesteps": 12,
-    "ambiguity_channels": [8, 8],
-    "latent": 3,
-}
+IMAGE, KEYS = images(12, 1, 8, 8), [(4, i) for i in range(12)]
 
 
 def cimd(classes=2, **config):
-    torch.manual_seed(0)
-    model = create("cimd", classes, 1, **{**TINY, **config})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model
+    return perturb(fresh("cimd", classes, num_timesteps=12, latent=3, **config), 0.2)
 
 
-def example(classes=2, b=12):
-    generator = torch.Generator().manual_seed(1)
-    image = torch.rand(b, 1, 8, 8, generator=generator) * 2 - 1
-    return image, torch.randint(classes, (b, 2, 8, 8), generator=generator), [(4, i) for i in range(b)]
+def noised(model, raters):
+    return model.noised(raters, None, torch.full((len(IMAGE),), 2), KEYS, IMAGE.device)
 
 
-def noised(model, image, labels, keys):
-    return model.noised(labels, None, torch.full((len(image),), 2), keys, image.device)
-
-
-def test_a_mask_has_one_channel_for_two_classes_and_one_a_class_for_more():
+def test_label_map_has_one_channel_for_two_classes_and_one_per_class_for_more():
     assert mask_codes(2).tolist() == [[-1], [1]]
     assert mask_codes(3).tolist() == [[1, -1, -1], [-1, 1, -1], [-1, -1, 1]]
 
 
-def test_with_several_classes_the_largest_channel_is_the_label():
+def test_label_of_several_classes_is_the_largest_channel():
     x0 = torch.randn(2, 4, 5, 5)
     assert torch.equal(cimd(4).decode(x0), x0.argmax(1))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_bound_is_the_divergence_of_the_two_gaussians(classes):
-    """Each example's terms against torch.distributions in float64, coefficients from the betas."""
+def test_bound_is_the_divergence_of_two_gaussians(classes):
+    """Terms of each example against torch.distributions in float64, with coefficients computed from the betas."""
     model = cimd(classes)
-    image, labels, keys = example(classes)
-    batch = noised(model, image, labels, keys)
-    eps, v = model._heads(batch.x_t, batch.t, model.net.encode(image))
+    batch = noised(model, labels(12, 2, classes, 8, 8))
+    eps, v = model._heads(batch.x_t, batch.t, model.net.encode(IMAGE))
     terms = model.bound_terms(batch, eps, v).detach()
     schedule = model.process.schedule
     assert len(set(batch.t.tolist())) > 4
@@ -78,22 +59,21 @@ def test_the_bound_is_the_divergence_of_the_two_gaussians(classes):
             expected = -torch.where(x0 > 0, 1 - below, below).log()
         else:
             expected = kl_divergence(Normal(mean(x0), low.sqrt()), p)
-        comparable = torch.isfinite(expected) & (expected < 30)  # beyond it the reference's cdf has no digits left
+        comparable = torch.isfinite(expected) & (expected < 30)  # the cdf of the reference has no digits left beyond it
         assert comparable.any()
         torch.testing.assert_close(terms[i].double()[comparable], expected[comparable], rtol=2e-3, atol=1e-4)
 
 
-def test_the_loss_is_its_three_weighted_parts():
-    model = cimd(vlb_weight=0.02, ambiguity_weight=0.3)
-    image, labels, keys = example()
-    out = model(image, labels, keys=keys)
-    batch = noised(model, image, labels, keys)
-    eps, v = model._heads(batch.x_t, batch.t, model.net.encode(image))
+def test_loss_is_the_weighted_sum_of_three_parts():
+    model, raters = cimd(vlb_weight=0.02, ambiguity_weight=0.3), labels(12, 2, 2, 8, 8)
+    out = model(IMAGE, raters, keys=KEYS)
+    batch = noised(model, raters)
+    eps, v = model._heads(batch.x_t, batch.t, model.net.encode(IMAGE))
     torch.testing.assert_close(out["noise"], ((eps - batch.eps) ** 2).mean())
     torch.testing.assert_close(out["bound"], 12 * model.bound_terms(batch, eps, v).mean())
 
     def gaussian(encoder, maps):
-        mean, log_variance = encoder(image, maps)
+        mean, log_variance = encoder(IMAGE, maps)
         return Independent(Normal(mean, (0.5 * log_variance).exp()), 1)
 
     divergence = kl_divergence(gaussian(model.posterior, batch.x0), gaussian(model.prior, eps))
@@ -102,29 +82,27 @@ def test_the_loss_is_its_three_weighted_parts():
     assert not any(out[part].requires_grad for part in ("noise", "bound", "ambiguity"))
 
 
-def test_the_bound_trains_the_variance_alone():
-    """With it the gradient of the head's noise channel is what it is without, and that of its variance is not."""
+def head_gradient(**weights):
+    """Gradient of the loss with respect to the last layer: the weights of the noise, then those of the variance."""
+    model = cimd(**weights)
+    model(IMAGE, labels(12, 2, 2, 8, 8), keys=KEYS)["loss"].backward()
+    return model.net.unet.head[2].weight.grad
+
+
+def test_bound_trains_the_variance_only():
     without, with_it = (head_gradient(vlb_weight=weight, ambiguity_weight=0.0) for weight in (0.0, 1.0))
     torch.testing.assert_close(with_it[0], without[0])
     assert without[1].abs().max() == 0
     assert with_it[1].abs().max() > 0
 
 
-def test_the_ambiguity_reaches_the_network():
+def test_ambiguity_loss_trains_the_network():
     without, with_it = (head_gradient(vlb_weight=0.0, ambiguity_weight=weight) for weight in (0.0, 1.0))
     assert (with_it[0] - without[0]).abs().max() > 1e-4
 
 
-def head_gradient(**weights):
-    """Of the loss, by the weights of the network's last layer: those of the noise and those of the variance."""
-    model = cimd(**weights)
-    image, labels, keys = example()
-    model(image, labels, keys=keys)["loss"].backward()
-    return model.net.unet.head[2].weight.grad
-
-
-def test_sampling_does_not_need_the_ambiguity_encoders():
-    model, image = cimd(), torch.rand(1, 1, 8, 8)
+def test_sampling_ignores_the_ambiguity_encoders():
+    model, image = cimd(), IMAGE[:1]
     before = model.sample(image, 2).labels
     with torch.no_grad():
         for encoder in (model.prior, model.posterior):
@@ -133,21 +111,15 @@ def test_sampling_does_not_need_the_ambiguity_encoders():
     assert torch.equal(model.sample(image, 2).labels, before)
 
 
-def test_the_learned_variance_changes_samples():
-    model, image = cimd(), torch.rand(1, 1, 8, 8)
+def test_learned_variance_changes_samples():
+    model, image = cimd(), IMAGE[:1]
     before = model.sample(image, 8).mean
     with torch.no_grad():
         model.net.unet.head[2].bias[1] += 1.0
     assert not torch.allclose(model.sample(image, 8).mean, before)
 
 
-def test_two_readings_are_sampled_with_their_frequencies(two_readings):
-    shares = two_readings("cimd", steps=250, lr=5e-3, ambiguity_channels=[8], schedule="cosine")
-    assert sum(shares) > 0.85
-    assert shares[0] == pytest.approx(0.7, abs=0.2)
-
-
-def test_the_default_diffuses_for_a_thousand_steps():
-    model = create("cimd", 2, 1)
+def test_default_diffuses_for_a_thousand_steps():
+    model = create("cimd")
     assert model.process.num_timesteps == 1000
     assert sum(p.numel() for p in model.net.parameters()) == pytest.approx(9.06e6, rel=0.005)

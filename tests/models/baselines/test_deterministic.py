@@ -1,4 +1,4 @@
-"""Deterministic models: arg-max and pixel draws."""
+"""Deterministic models: samples are the arg-max, or independent draws of every pixel."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import torch
 from scipy import stats
 
 from stochseg.errors import UserError
-from stochseg.models import create
-
-TINY = {"base": 8, "multipliers": [1], "blocks": 1, "attention": []}
+from tests.support.models import fresh
 
 
 def constant(logits, **config):
-    """A model that gives every pixel these logits."""
-    model = create("unet-ce", len(logits), 1, **TINY, **config)
+    """A model that predicts these logits at every pixel."""
+    model = fresh("unet-ce", len(logits), **config)
     with torch.no_grad():
         model.unet.head[2].bias += torch.tensor(logits)
     return model
 
 
-def test_the_argmax_is_one_map_n_times():
+def test_argmax_repeats_one_label_map():
     out = constant([0.0, 1.0, 0.5]).sample(torch.zeros(1, 1, 8, 8), 5)
     assert (out.labels == 1).all()
     torch.testing.assert_close(out.mean[0, :, 0, 0], torch.tensor([0.0, 1.0, 0.5]).softmax(0))
 
 
 def test_pixels_are_drawn_from_their_own_probabilities():
-    """Chi-square over 20 samples of 32×32 pixels; false-alarm rate 1e-6. Neighbors are independent."""
+    """Chi-square over 20 samples of 32×32 pixels, false-alarm rate 1e-6; neighbors are independent."""
     out = constant([0.0, 1.0, 0.5], draw="pixels").sample(torch.zeros(1, 1, 32, 32), 20)
     counts = torch.bincount(out.labels.flatten(), minlength=3)
     p = torch.tensor([0.0, 1.0, 0.5]).double().softmax(0)
@@ -37,6 +35,6 @@ def test_pixels_are_drawn_from_their_own_probabilities():
     assert not torch.equal(out.labels[:, 0], out.labels[:, 1])
 
 
-def test_another_way_to_draw_is_refused():
-    with pytest.raises(UserError, match="draw"):
-        create("unet-ce", 2, 1, **TINY, draw="gibbs")
+def test_unknown_way_to_draw_is_refused():
+    with pytest.raises(UserError, match="(?s)draw.*argmax.*pixels.*gibbs"):
+        fresh("unet-ce", draw="gibbs")

@@ -1,4 +1,4 @@
-"""Joint Probabilistic U-Net: its prior is one distribution in training and sampling, its KL that of the flow."""
+"""Joint Probabilistic U-Net: one prior in training and sampling, and the KL of its flow by integration."""
 
 import pytest
 import torch
@@ -10,28 +10,16 @@ from stochseg.models import create
 from stochseg.models.baselines.jprob_unet import coordinates
 from stochseg.models.baselines.latent import draws_from
 from stochseg.networks.latents import Gaussian
-from tests.support.readings import learn
+from tests.support.models import batch_sizes, fresh, images, labels, perturb
 
-TINY = {"channels": [4, 8], "convs": 1, "latent": 2, "flow_width": 8}
-FLAT = {"channels": [4], "convs": 1, "latent": 2, "flow_width": 8}
+IMAGE, RATERS = images(2, 1, 8, 8), labels(2, 1, 2, 8, 8)
 
 
-def jprob(classes=2, **config):
-    """With a flow that bends: it begins as the identity."""
-    torch.manual_seed(0)
-    model = create("jprob-unet", classes, 1, **{**TINY, **config})
-    with torch.no_grad():
-        for parameter in model.flow.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+def jprob(classes=2, channels=(4, 8), **config):
+    """A model of a flow that is not the identity, as it is at the start."""
+    model = fresh("jprob-unet", classes, channels=channels, latent=2, **config)
+    perturb(model.flow, 0.3)
     return model
-
-
-def image(b=2, size=8):
-    return torch.rand(b, 1, size, size, generator=torch.Generator().manual_seed(1)) * 2 - 1
-
-
-def labels(b=2, k=1, classes=2, size=8):
-    return torch.randint(classes, (b, k, size, size), generator=torch.Generator().manual_seed(2))
 
 
 def one_hot(y, classes):
@@ -40,7 +28,7 @@ def one_hot(y, classes):
 
 @torch.no_grad()
 def on_a_grid(model, x, y, side=301, reach=12.0):
-    """q and p of one example at the points of a grid in the plane of z, and a cell's area. log p by its definition."""
+    """The points z of a grid in the plane, log q and log p (by its definition) of one example, and the cell area."""
     _, q = model.posterior(torch.cat([x, one_hot(y, 2)], 1))
     _, p = model.encoder(x)
     axis = torch.linspace(-reach, reach, side)
@@ -51,12 +39,12 @@ def on_a_grid(model, x, y, side=301, reach=12.0):
     return z, log_q, log_p, (2 * reach / (side - 1)) ** 2
 
 
-def test_the_kl_is_that_of_the_flow_by_integration():
-    model, x, y = jprob(**FLAT), image(1), labels(1)
+def test_kl_is_that_of_the_flow_by_integration():
+    model, x, y = jprob(channels=[4]), IMAGE[:1], RATERS[:1]
     _, log_q, log_p, area = on_a_grid(model, x, y)
     expected = (log_q.exp() * (log_q - log_p)).sum().item() * area
     _, q = model.posterior(torch.cat([x, one_hot(y, 2)], 1))
-    assert abs(expected - q.kl(model.encoder(x)[1]).item()) > 0.1, "the flow changes nothing; the test shows nothing"
+    assert abs(expected - q.kl(model.encoder(x)[1]).item()) > 0.1, "the flow changes nothing, so that the test is void"
     with torch.no_grad():
         parts = torch.stack(
             [
@@ -68,13 +56,13 @@ def test_the_kl_is_that_of_the_flow_by_integration():
 
 
 def test_sampling_draws_from_the_prior_of_the_loss(monkeypatch):
-    """Moments of the z that samples are decoded from against those of exp(log p) on a grid."""
-    model, x, drawn = jprob(**FLAT), image(1), []
+    """Moments of the decoded z against those of p on a grid."""
+    model, x, drawn = jprob(channels=[4]), IMAGE[:1], []
     logits = model.logits
     monkeypatch.setattr(model, "logits", lambda condition, z: drawn.append(z) or logits(condition, z))
     model.sample(x, 4000)
     found = torch.cat(drawn)
-    z, _, log_p, area = on_a_grid(model, x, labels(1))
+    z, _, log_p, area = on_a_grid(model, x, RATERS[:1])
     p = log_p.exp() * area
     assert p.sum().item() == pytest.approx(1, abs=1e-3)
     mean, second = (p[:, None] * z).sum(0), torch.einsum("n,na,nb->ab", p, z, z)
@@ -82,12 +70,12 @@ def test_sampling_draws_from_the_prior_of_the_loss(monkeypatch):
     assert ((found.mean(0) - mean).abs() < 5 * error).all()
     torch.testing.assert_close(found.T @ found / 4000, second, rtol=0.1, atol=0.05)
     gaussian = model.encoder(x)[1]
-    assert ((found.mean(0) - gaussian.mean).abs() > 0.1).any(), "the flow changes nothing; the test shows nothing"
+    assert ((found.mean(0) - gaussian.mean).abs() > 0.1).any(), "the flow changes nothing, so that the test is void"
 
 
 def test_loss_is_cross_entropy_and_l1_at_a_draw_of_the_posterior_and_kl():
-    """From the parts of the model, by hand, a pixel; of the levels the finest comes first."""
-    model, x, y, keys = jprob(3, image_weight=0.5), image(), labels(classes=3), [(4, 0), (4, 1)]
+    """Per pixel, from the parts of the model; the finest level comes first."""
+    model, x, y, keys = jprob(3, image_weight=0.5), IMAGE, labels(2, 1, 3, 8, 8), [(4, 0), (4, 1)]
     out = model(x, y, keys=keys)
     noise = SeededNoise(keys)
     noise.uniform((2, 1))  # the rater
@@ -110,43 +98,34 @@ def test_loss_is_cross_entropy_and_l1_at_a_draw_of_the_posterior_and_kl():
     assert not any(out[part].requires_grad for part in ("cross_entropy", "image", "kl"))
 
 
-def test_the_image_decoder_sees_the_latents_alone():
-    """What it receives beside them is the same for every image."""
+def test_image_decoder_depends_on_the_image_through_latents_only():
     model, seen = jprob(), []
     model.image_decoder.register_forward_hook(lambda module, inputs, out: seen.append(inputs))
-    for x in (image(), image() + 1):
-        model(x, labels(), keys=[(0,), (1,)])
-    (own, latents), (others, other_latents) = seen
-    assert all(torch.equal(a, b) for a, b in zip(own, others, strict=True))
+    for x in (IMAGE, IMAGE + 1):
+        model(x, RATERS, keys=[(0,), (1,)])
+    (rest, latents), (other_rest, other_latents) = seen
+    assert all(torch.equal(a, b) for a, b in zip(rest, other_rest, strict=True))
     assert not torch.equal(latents, other_latents)
 
 
-def test_coordinates_run_over_the_map():
+def test_coordinates_run_from_minus_one_to_one():
     found = coordinates(torch.zeros(2, 5, 3, 2))
     assert found.shape == (2, 2, 3, 2)
     assert found[1, 0].tolist() == [[-1, -1], [0, 0], [1, 1]]
     assert found[1, 1].tolist() == [[-1, 1]] * 3
 
 
-def test_the_encoder_runs_once_an_image_and_posterior_and_image_decoder_only_in_training(monkeypatch):
-    model, calls = jprob(), []
-    encode = model.encode
-    monkeypatch.setattr(model, "encode", lambda x: calls.append(len(x)) or encode(x))
-    for part in (model.posterior, model.image_decoder):
-        monkeypatch.setattr(part, "forward", lambda *_: pytest.fail("for training only"))
-    assert model.sample(image(), 5).evaluations == 1
-    assert calls == [2]
+def test_sampling_encodes_each_image_once_and_skips_posterior_and_image_decoder():
+    model = jprob()
+    encoder, *training_only = (batch_sizes(part) for part in (model.encoder, model.posterior, model.image_decoder))
+    assert model.sample(IMAGE, 5).evaluations == 1
+    assert encoder == [2]
+    assert training_only == [[], []]
 
 
-def test_default_is_five_levels_of_eight():
-    model = create("jprob-unet", 2, 1)
+def test_default_is_five_levels_of_eight_latents():
+    model = create("jprob-unet")
     assert (len(model.config.channels), model.config.latent, model.config.beta) == (5, 8, 10.0)
     _, gaussian = model.encoder(torch.zeros(1, 1, 16, 16))
     assert isinstance(gaussian, Gaussian)
     assert gaussian.mean.shape == (1, 40)
-
-
-def test_both_readings_are_drawn_with_their_frequencies():
-    one, zero = learn(jprob(**{**FLAT, "channels": [8]}), steps=250, lr=5e-3, batch=16)
-    assert 0.55 < one < 0.85
-    assert 0.15 < zero < 0.45

@@ -1,4 +1,4 @@
-"""PixelSeg: what a pixel sees, likelihoods that add up, samplers against the slow way, two readings."""
+"""PixelSeg: causality of its network, normalized likelihoods, and samplers against a slow reference."""
 
 from itertools import product
 
@@ -8,22 +8,16 @@ from scipy import ndimage, stats
 
 from stochseg.core import SeededNoise, draw_categorical
 from stochseg.errors import UserError
-from stochseg.models import create
 from stochseg.models.baselines.pixelseg import by_raster, by_sweeps, smoothed
 from stochseg.networks.pixel_cnn import PixelCNN
 from stochseg.networks.shapes import one_hot
+from tests.support.models import batch_sizes, fresh, images, perturb
 
-TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": [], "features": 4}
-TINY |= {"pixel_width": 6, "pixel_layers": 3, "pixel_kernel": 3}
+TINY = {"base": 4, "multipliers": [1], "attention": [], "features": 4, "pixel_width": 6, "pixel_kernel": 3}
 
 
-def pixelseg(classes=2, channels=1, **config):
-    torch.manual_seed(0)
-    model = create("pixelseg", classes, channels, **{**TINY, **config})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.5 * torch.randn_like(parameter)
-    return model.eval()
+def pixelseg(classes=2, **config):
+    return perturb(fresh("pixelseg", classes, **{**TINY, **config}), 0.5).eval()
 
 
 def likelihood(model, image, half):
@@ -34,7 +28,7 @@ def likelihood(model, image, half):
 
 
 @pytest.mark.parametrize("kernel", [3, 7])
-def test_a_pixel_sees_those_before_it_and_no_other(kernel):
+def test_pixel_depends_on_earlier_pixels_only(kernel):
     torch.manual_seed(0)
     net = PixelCNN(2, 6, 3, kernel).double()
     x = torch.rand(1, 2, 5, 6, dtype=torch.float64)
@@ -44,12 +38,12 @@ def test_a_pixel_sees_those_before_it_and_no_other(kernel):
         changed = x.clone()
         changed[0, :, source // 6, source % 6] += 1
         moved = (net(changed) - before).abs().amax((0, 1)).flatten() > 0
-        assert not moved[: source + 1].any(), "a pixel saw itself or a later one"
+        assert not moved[: source + 1].any(), "a pixel depends on itself or on a later one"
         seen += int(moved.sum())
-    assert seen > 100, "hardly any pixel sees an earlier one; the test shows nothing"
+    assert seen > 100, "hardly any pixel depends on an earlier one, so that the test is void"
 
 
-def test_the_next_pixels_on_all_sides_are_seen():
+def test_pixel_depends_on_all_its_earlier_neighbors():
     """Left, above left, above and above right of the pixel (2, 2)."""
     torch.manual_seed(0)
     net = PixelCNN(1, 8, 3, 3)
@@ -61,22 +55,22 @@ def test_the_next_pixels_on_all_sides_are_seen():
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-def test_likelihoods_of_all_maps_add_up_to_one(weight):
+def test_likelihoods_of_all_maps_sum_to_one(weight):
     model = pixelseg(foreground_weight=weight)
     maps = torch.tensor(list(product((0, 1), repeat=4))).view(16, 2, 2)
-    image = torch.rand(1, 1, 4, 4).expand(16, -1, -1, -1)
+    image = images(1, 1, 4, 4).expand(16, -1, -1, -1)
     p = likelihood(model, image, maps)
     assert p.sum().item() == pytest.approx(1, abs=1e-5)
-    assert p.max() < 0.9, "one map takes it all; the test shows little"
+    assert p.max() < 0.9, "one map has nearly all of the probability, so that the test shows little"
 
 
-def test_raster_samples_have_the_likelihood_of_the_model():
+def test_raster_samples_follow_the_likelihood_of_the_model():
     """Chi-square over the 16 maps of 2×2 pixels; false-alarm rate 1e-6."""
-    model, image = pixelseg(), torch.rand(1, 1, 4, 4)
+    model, image = pixelseg(), images(1, 1, 4, 4)
     maps = torch.tensor(list(product((0, 1), repeat=4))).view(16, 2, 2)
     with torch.no_grad():
-        _, share = model.encode(image)
-        drawn, _ = by_raster(model, share.expand(4000, -1, -1, -1), SeededNoise([(i,) for i in range(4000)]), 1)
+        _, from_image = model.encode(image)
+        drawn, _ = by_raster(model, from_image.expand(4000, -1, -1, -1), SeededNoise([(i,) for i in range(4000)]), 1)
     p = likelihood(model, image.expand(16, -1, -1, -1), maps)
     index = (drawn.flatten(1) * torch.tensor([8, 4, 2, 1])).sum(1)
     counts = torch.bincount(index, minlength=16)
@@ -86,56 +80,52 @@ def test_raster_samples_have_the_likelihood_of_the_model():
 
 
 @torch.no_grad()
-def slow_raster(model, share, u):
-    """A whole pass of the network a pixel."""
+def slow_raster(model, from_image, u):
+    """Draw pixel by pixel with a whole pass of the network per pixel."""
     maps = torch.zeros(u.shape, dtype=torch.int64)
     for i in range(u.shape[1]):
         for j in range(u.shape[2]):
-            logits = model.half_logits(share, one_hot(maps, model.num_classes)) - model.log_weights
+            logits = model.half_logits(from_image, one_hot(maps, model.num_classes)) - model.log_weights
             log_p = torch.log_softmax(logits, dim=1)[:, :, i : i + 1, j : j + 1]
             maps[:, i, j] = draw_categorical(log_p, u[:, i : i + 1, j : j + 1])[:, 0, 0]
     return maps
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_raster_and_settled_sweeps_are_the_slow_way(classes):
+def test_raster_and_converged_sweeps_equal_the_slow_reference(classes):
     model, keys = pixelseg(classes), [(7, i) for i in range(6)]
     with torch.no_grad():
-        share = model.encode(torch.rand(1, 1, 11, 14))[1].expand(6, -1, -1, -1)
-        slow = slow_raster(model, share, SeededNoise(keys).uniform((6, 6, 7)))
+        from_image = model.encode(images(1, 1, 11, 14))[1].expand(6, -1, -1, -1)
+        slow = slow_raster(model, from_image, SeededNoise(keys).uniform((6, 6, 7)))
         assert slow.unique().numel() == classes
-        raster, calls = by_raster(model, share, SeededNoise(keys), 1)
+        raster, calls = by_raster(model, from_image, SeededNoise(keys), 1)
         assert torch.equal(raster, slow)
         assert calls == 42
-        settled, calls = by_sweeps(model, share, SeededNoise(keys), 100)
-        assert torch.equal(settled, slow)
+        converged, calls = by_sweeps(model, from_image, SeededNoise(keys), 100)
+        assert torch.equal(converged, slow)
         assert 1 < calls <= 43
         for sweeps in (1, 3, 10):
-            some, _ = by_sweeps(model, share, SeededNoise(keys), sweeps)
+            some, _ = by_sweeps(model, from_image, SeededNoise(keys), sweeps)
             assert torch.equal(some.flatten(1)[:, :sweeps], slow.flatten(1)[:, :sweeps])
 
 
-def test_every_sampler_can_be_asked_for():
-    model, image = pixelseg(3), torch.rand(1, 1, 6, 6)
+def test_evaluations_of_every_sampler():
+    model, image = pixelseg(3), images(1, 1, 6, 6)
     calls = {
         name: model.sample(image, 3, evaluations=2, sampler=name).evaluations for name in ("raster", "sweeps", "gibbs")
     }
     assert calls == {"raster": 10, "sweeps": 3, "gibbs": 3}
-    with pytest.raises(UserError, match=r"unknown sampler 'euler'.*known: gibbs, raster, sweeps"):
-        model.sample(image, 1, sampler="euler")
-    with pytest.raises(UserError, match="unknown sampler"):
-        pixelseg(sampler="ancestral")
-    with pytest.raises(UserError, match="evaluations.*1.*got 0"):
-        model.sample(image, 1, evaluations=0)
-    with pytest.raises(UserError, match="odd number"):
+
+
+def test_even_kernel_is_refused():
+    with pytest.raises(UserError, match="(?s)pixel_kernel.*odd.*4"):
         pixelseg(pixel_kernel=4)
 
 
-def test_the_image_is_read_once(monkeypatch):
-    model, calls = pixelseg(chunk=1), []
-    encode = model.encode
-    monkeypatch.setattr(model, "encode", lambda image: calls.append(len(image)) or encode(image))
-    model.sample(torch.rand(2, 1, 8, 8), 5)
+def test_unet_runs_once_per_image():
+    model = pixelseg()
+    calls = batch_sizes(model.unet)
+    model.sample(images(2, 1, 8, 8), 5)
     assert calls == [2]
 
 
@@ -147,26 +137,10 @@ def test_smoothing_is_closing_and_median():
         assert (out == ndimage.median_filter(closed, 3, mode="nearest")).all()
 
 
-def test_smoothing_of_several_classes_keeps_what_is_smooth():
+def test_smoothing_of_several_classes_keeps_smooth_regions():
     labels = torch.zeros(1, 8, 9, dtype=torch.int64)
     labels[:, :, 3:6], labels[:, :, 6:] = 1, 2
     assert torch.equal(smoothed(labels, 3), labels)
     holes = labels.clone()
     holes[0, 4, 4], holes[0, 2, 7] = 0, 1
     assert torch.equal(smoothed(holes, 3), labels)
-
-
-def test_two_readings_are_found_with_their_frequencies():
-    """Seven of ten raters see everything, three nothing. The class weights must not show in the frequencies."""
-    torch.manual_seed(0)
-    model = create("pixelseg", 2, 1, **{**TINY, "pixel_width": 12})
-    image = torch.zeros(10, 1, 8, 8)
-    labels = (torch.arange(10) < 7).long()[:, None, None, None].expand(10, 1, 8, 8).contiguous()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(120):
-        optimizer.zero_grad()
-        model(image, labels)["loss"].backward()
-        optimizer.step()
-    full = model.sample(image[:1], 400).labels.float().mean((2, 3))[0]
-    assert ((full < 0.02) | (full > 0.98)).float().mean() > 0.9, "samples are whole readings"
-    assert full.mean().item() == pytest.approx(0.7, abs=0.1)

@@ -1,0 +1,79 @@
+"""Bundled models: they load by name, sample, are small, and have a model card that agrees with the measurements."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import stochseg
+from stochseg.errors import UserError
+from stochseg.models.io import SHIPPED, WEIGHTS, list_bundled
+from tests.support.models import fresh
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+every_bundled_model = pytest.mark.parametrize("name", list_bundled())
+
+
+def test_lidc_is_bundled():
+    assert "lidc" in list_bundled()
+
+
+@every_bundled_model
+def test_bundled_model_loads_by_name_and_samples(name):
+    model = stochseg.load(name)
+    assert not model.training
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    size = (128, 128) if model.image_channels == 1 else (128, 128, model.image_channels)
+    image = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+    out = model.sample(image, 2)
+    assert out.labels.shape == (1, 2, 128, 128)
+    assert out.evaluations <= 10
+
+
+@every_bundled_model
+def test_weights_are_small_and_the_card_is_complete(name):
+    assert (SHIPPED / name / WEIGHTS).stat().st_size <= 16e6
+    card = (SHIPPED / f"{name}.md").read_text().lower()
+    for word in ("license", "split", "ged", "not a medical device"):
+        assert word in card, word
+
+
+@every_bundled_model
+def test_entropy_profile_was_measured(name):
+    profile = stochseg.load(name).config.profile
+    assert len(profile) > 10
+    assert min(profile)[1] < max(profile)[1]
+
+
+@every_bundled_model
+def test_card_reports_the_measured_scores(name):
+    (file,) = RESULTS.glob(f"{name}-val-*.csv")
+    with file.open(newline="") as lines:
+        rows = [*csv.DictReader(lines)]
+    card = (SHIPPED / f"{name}.md").read_text()
+    digits = {"ged_16": 4, "ged_unbiased": 4, "hm_iou_16": 4, "diversity_16": 3, "miou": 3}
+    digits |= {"ece": 4, "ece_foreground": 3, "brier": 4}
+    assert len(rows) == 6
+    for row in rows:
+        scores = [f"{float(row[key]):.{count}f}" if row[key] else "–" for key, count in digits.items()]
+        assert f"| {row['noise']} | {row['seed']} | {' | '.join(scores)} |\n" in card
+
+
+def test_saved_model_takes_precedence_over_a_bundled_one(tmp_path, monkeypatch):
+    """A folder of the same name that is not a model does not matter; one that is an incomplete model raises."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lidc").mkdir()
+    assert stochseg.load("lidc").config.components == 8
+    (tmp_path / "lidc" / "train.yaml").touch()
+    with pytest.raises(UserError, match=r"lidc.*model\.safetensors"):
+        stochseg.load("lidc")
+    (tmp_path / "lidc" / "train.yaml").unlink()
+    stochseg.save(fresh("ccdm-fast", 3), tmp_path / "lidc")
+    assert stochseg.load("lidc").num_classes == 3
+
+
+def test_unknown_name_lists_the_bundled_models():
+    with pytest.raises(UserError, match=r"ldic.*bundled.*lidc"):
+        stochseg.load("ldic")
