@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and the docs: `python docs/figures.py RUN`, RUN trained with phantom-tiny."""
+"""Draw the pictures of README and docs: `python docs/figures.py RUN`, with RUN trained by the recipe phantom-tiny."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES = Path(__file__).parent / "images"
 
 
 def contact_sheet(data: Phantoms, indices: range) -> Figure:
-    """One column a phantom, one row a reading: its outline and its probability."""
+    """Draw one column per phantom and one row per reading, with its outline and its probability."""
     modes = len(data.truth(indices[0]).names)
     figure = Figure(figsize=(1.7 * len(indices), 1.85 * modes), layout="constrained")
     axes = figure.subplots(modes, len(indices))
