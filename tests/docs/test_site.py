@@ -46,3 +46,7 @@ def test_notebooks_are_pages_with_outputs(site):
     assert "data:image/png;base64" in page
     assert 'href="first_steps.ipynb"' in page
     assert (site / "notebooks" / "first_steps.ipynb").is_file()
+
+
+def test_readme_fits_on_a_screen():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 60
