@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +47,13 @@ SMALLEST = {
 
 SAMPLING_ONLY = ("+pixels", "+raster", "+weighted")
 """Options that change how a model samples and not how it trains."""
+
+NEEDS_SMP = pytest.mark.skipif(find_spec("segmentation_models_pytorch") is None, reason="smp is not installed")
+
+
+def as_params(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test that start with names of models; those of packages that are not installed are skipped."""
+    return [pytest.param(name, marks=[NEEDS_SMP] if name.startswith("smp:") else []) for name in names]
 
 
 def fresh(
