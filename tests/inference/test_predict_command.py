@@ -23,7 +23,7 @@ def test_exit_codes(run, saved, tmp_path):
     assert f"in/a.png -> {tmp_path}/out/a" in out
     assert "1 done; results in" in out
     code, out, _ = run(*command)
-    assert (code, "0 done, 1 were done before" in out) == (0, True)
+    assert (code, "0 done, 1 already done" in out) == (0, True)
     (tmp_path / "in/b.png").write_bytes(b"broken")
     code, out, err = run(*command, "--overwrite")
     assert code == 1
