@@ -1,7 +1,7 @@
-"""What the golden file holds: samples and losses of every model, metrics, and a short training run.
+"""Recorded results: samples and losses of every model, and metrics.
 
-`python -m tests.golden.record` writes the file. It was made before the code was reorganized and is replaced only when
-results are meant to change, with the reason in the commit message.
+`python -m tests.golden.record` writes the file. Replace it only when results are meant to change, and give
+the reason in the commit message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write golden.npz with what this checkout computes."""
+"""Write golden.npz with the results of this checkout: `python -m tests.golden.record`."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ FILE = Path(__file__).with_name("golden.npz")
 
 
 def platform() -> str:
-    """What floating-point results depend on, beyond this code."""
+    """Everything except this code that floating-point results depend on."""
     return json.dumps({"torch": torch.__version__.partition("+")[0], "cpu": torch.backends.cpu.get_cpu_capability()})
 
 

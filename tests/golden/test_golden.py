@@ -1,4 +1,4 @@
-"""Results stay the same, bit for bit, while code moves: compare with values recorded before."""
+"""Results equal the recorded ones, bit for bit on the platform of the recording."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MODELS = json.loads((OLD / "models.json").read_text())
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_old_descriptions_build_models_with_the_same_tensors(name):
-    """A saved model of before the reorganization: its config.json is read, and its tensors still fit."""
+    """The config.json of a model that an older version saved is read, and its tensors still fit."""
     if name.startswith("smp:") and find_spec("segmentation_models_pytorch") is None:
         pytest.skip("segmentation_models_pytorch is not installed")
     old = MODELS[name]["config"]
