@@ -162,8 +162,7 @@ def main() -> None:
     if arguments.serve:
         serve(arguments.serve)
         return
-    from harness import write_csv
-    from stochseg.experiments.bench import cores
+    from harness import cores, write_csv
 
     rows: list[dict[str, object]] = []
     for loops in (0, cores()):
