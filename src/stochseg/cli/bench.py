@@ -50,8 +50,8 @@ def bench(
     ] = None,
     split: Split = "val",
     limit: Limit = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Sampling seeds to average scores over.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Timings, of which the median is shown.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Average the scores over N sampling seeds.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timings; the median is reported.")] = 3,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.csv", help="CSV file to write; with --data, also a figure next to it."),

@@ -28,7 +28,7 @@ def import_(
     ],
     out: Annotated[Path, typer.Argument(metavar="STORE", help="Packed store to write, e.g. data/lidc.h5.")],
 ) -> None:
-    """Pack a data set into one file for fast random reads. An interrupted import continues when called again."""
+    """Pack a data set into one file for fast random reads. Run the command again to resume an interrupted import."""
     from stochseg.data import plan_import, write_store
 
     plan = plan_import(kind, source)
@@ -64,7 +64,7 @@ def example(
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with images/ID.* and labels/RATER/ID.*.")],
 ) -> None:
-    """Write dataset.yaml and splits.json for your own folder, with values that fit its files. Edit them freely."""
+    """Write dataset.yaml and splits.json for your own folder, with values inferred from its files, for you to edit."""
     from stochseg.data.folder import init_folder
 
     config = init_folder(folder)

@@ -11,9 +11,9 @@ from stochseg.cli.terminal import console
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Run folder. A run that is already there is resumed.")
-    ] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Run folder. An existing run is resumed.")] = Path(
+        "runs/demo"
+    ),
     minutes: Annotated[
         float | None,
         typer.Option(min=0.1, metavar="M", help="Stop training after M minutes. Default: train all steps."),

@@ -53,7 +53,7 @@ def evaluate(
 ) -> None:
     """Compare samples of a model with the raters: GED, HM-IoU, diversity, mIoU, calibration, time.
 
-    Writes JSON, CSV, a picture and a page. The best checkpoint of a run was chosen on val; test is unseen data."""
+    Writes JSON, CSV, a picture and a page. Checkpoints are selected on val; use --split test for unseen data."""
     from stochseg.devices import pick_device
     from stochseg.evaluation import check_compatible, table
     from stochseg.evaluation import evaluate as compute

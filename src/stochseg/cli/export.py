@@ -16,7 +16,7 @@ def export(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
     size: Annotated[str, typer.Option(metavar="SIZE", help="Size of the images: 128, or 128x256.")] = "128",
 ) -> None:
-    """Export a model for other languages.
+    """Export a model to ONNX for use outside Python.
 
     Writes its networks as ONNX files, and export.json, which explains how to sample."""
     from stochseg.inference import export as write

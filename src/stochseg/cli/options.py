@@ -33,7 +33,7 @@ Evaluations = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Network evaluations per sample. Default: that of the model.",
+        help="Network evaluations per sample. Default: the model's setting.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -50,7 +50,7 @@ Grid = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Time steps at which the network is evaluated: even, trailing, entropy. Default: that of the model.",
+        help="Time steps at which the network is evaluated: even, trailing, entropy. Default: the model's setting.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -58,7 +58,7 @@ Noise = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="independent, or latin: the samples of an image are stratified. Default: that of the model.",
+        help="independent, or latin: the samples of an image are stratified. Default: the model's setting.",
         rich_help_panel=SAMPLING,
     ),
 ]

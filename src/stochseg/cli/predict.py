@@ -54,7 +54,10 @@ def predict(
     axis: Annotated[
         int | None,
         typer.Option(
-            min=0, max=2, metavar="N", help="Slice axis of NIfTI volumes. Default: an axis of length 1, else the last."
+            min=0,
+            max=2,
+            metavar="N",
+            help="Slice axis of NIfTI volumes. Default: the axis of length 1 if there is one, otherwise the last.",
         ),
     ] = None,
     tile: Annotated[
@@ -69,7 +72,7 @@ def predict(
     overview: Annotated[
         bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that exist already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: Device = "auto",
 ) -> None:
     """Segment files, folders and volumes.

@@ -80,7 +80,8 @@ def report(
     curve: Annotated[
         str | None,
         typer.Option(
-            metavar="N,N,…", help="Network evaluations of the quality curve; none: no curve. Default: 2,5,10,25."
+            metavar="N,N,…",
+            help="Network evaluations of the quality curve, or none. Default: 2,5,10,25.",
         ),
     ] = None,
     curve_images: Annotated[int, typer.Option(min=1, metavar="N", help="Images of the quality curve.")] = 20,

@@ -28,7 +28,7 @@ def train(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings to change, e.g. steps=2000 lr=5e-4 model.options.base=32.", metavar="KEY=VALUE"),
+        typer.Argument(help="Settings to change, e.g. steps=2000 lr=5e-4 model.options.draws=2.", metavar="KEY=VALUE"),
     ] = None,
     data: Annotated[
         Path | None,

@@ -67,7 +67,7 @@ def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
             f"image: expected {ACCEPTED}; got {type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
         )
     if raw.shape[-1] != channels:
-        remedy = "convert it to gray scale" if channels == 1 else f"convert it to {channels} channels"
+        remedy = "convert it to grayscale" if channels == 1 else f"convert it to {channels} channels"
         raise UserError(f'image "h w c": the model takes {channels} channel(s), got {raw.shape[-1]}; {remedy}')
     return raw
 

@@ -149,7 +149,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator or not path:
-            raise UserError(f"override {assignment!r}: expected key=value, e.g. steps=2000 or model.options.base=16")
+            raise UserError(f"override {assignment!r}: expected key=value, e.g. steps=2000 or model.options.draws=2")
         *parents, key = path.split(".")
         node = out
         for parent in parents:
