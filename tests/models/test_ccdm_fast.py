@@ -1,11 +1,14 @@
 """ccdm-fast: the focus, the shared first evaluation, Latin noise, the mixture, and starting from a trained model."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
 from stochseg.errors import UserError
 from stochseg.models import load, save
 from stochseg.models.raters import pick_pairs
+from tests.support.extras import import_or_skip
 from tests.support.models import batch_sizes, fresh, images, labels, perturb
 
 TINY = {"num_timesteps": 20, "evaluations": 4}
@@ -242,3 +245,66 @@ def test_bound_does_not_depend_on_t_power():
             ]
         means.append(sum(terms))
     assert means == pytest.approx([means[0]] * 3, rel=1e-6)
+
+
+# --- pretrained features ----------------------------------------------------------------------------------
+
+FEATURES = {"encoder": "efficientnet-lite0", "encoder_weights": "random", "tower": [8] * 5, "light": [8, 8]}
+
+
+def with_features(**config):
+    import_or_skip("timm")
+    return fast(**{**FEATURES, **config})
+
+
+def test_features_enter_the_image_tower_at_their_own_resolution():
+    model = with_features()
+    tower = model.denoiser.image_tower
+    assert tower.feature_levels == (0, 1, 2, 3, 4)
+    assert [join.in_channels for join in tower.join] == [16, 24, 40, 112, 320]
+    before = model.sample(image(), 2).mean
+    for i in range(5):
+        other = deepcopy(model)
+        other.denoiser.image_tower.join[i].weight.data.add_(1)
+        assert not torch.equal(other.sample(image(), 2).mean, before)
+
+
+@pytest.mark.parametrize(("encoder_lr", "factors"), [(0.1, [1.0, 0.1]), (0.0, [1.0])])
+def test_the_encoder_is_trained_at_its_own_learning_rate_or_frozen(encoder_lr, factors):
+    model = with_features(encoder_lr=encoder_lr)
+    groups = model.parameter_groups()
+    assert [group.get("lr_factor", 1.0) for group in groups] == factors
+    trained = {id(p) for group in groups for p in group["params"]}
+    assert len(trained) == sum(len(group["params"]) for group in groups)
+    encoder = {id(p) for p in model.denoiser.encoder.parameters()}
+    assert (encoder <= trained) == (encoder_lr > 0)
+    assert trained | encoder == {id(p) for p in model.parameters()}
+    model.train()
+    model(image(), labels(1, 2, 2, 32, 32))["loss"].backward()
+    stem = model.denoiser.encoder.body.conv_stem.weight.grad
+    assert stem is None if encoder_lr == 0 else stem.abs().sum() > 0
+    assert not any(module.training for module in model.denoiser.encoder.modules())
+
+
+def test_a_saved_model_holds_its_encoder(tmp_path):
+    model = with_features()
+    loaded = load(save(model, tmp_path / "model"))
+    assert torch.equal(loaded.sample(image(), 2).mean, model.sample(image(), 2).mean)
+    assert loaded.denoiser.encoder.is_trained
+
+
+def test_an_encoder_of_one_level_joins_that_level():
+    model = fast(encoder="hog", tower=[8, 8, 8], light=[8])
+    assert model.denoiser.image_tower.feature_levels == (2,)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"encoder": "hog", "tower": [8, 8], "light": [8]}, r"\(8,\).*\(2, 4\).*tower"),
+        ({**FEATURES, "encoder_cache": "cache"}, "encoder_cache.*encoder_lr=0"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        fast(**config)

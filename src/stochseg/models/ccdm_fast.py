@@ -17,7 +17,7 @@ Cost: the image tower once per image, the label tower 10 times per sample, the f
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,12 +28,19 @@ from stochseg.errors import UserError
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.categorical_diffusion import CategoricalDiffusion, CategoricalDiffusionConfig
 from stochseg.models.registry import register
-from stochseg.networks import Condition, TwoTower, TwoTowerConfig
+from stochseg.networks import (
+    Condition,
+    EncoderConfig,
+    TwoTower,
+    TwoTowerConfig,
+    load_pretrained_encoder,
+    make_encoder,
+)
 from stochseg.types import DatasetInfo, central
 
 
-class CCDMFastConfig(CategoricalDiffusionConfig, TwoTowerConfig):
-    """Shape of both towers, the diffusion, and the part of the image in which labels vary."""
+class CCDMFastConfig(CategoricalDiffusionConfig, TwoTowerConfig, EncoderConfig):
+    """Shape of both towers, the diffusion, the part of the image in which labels vary, and image features."""
 
     objective: Literal["kl", "cross-entropy"] = "cross-entropy"
     draws: int = Field(4, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
@@ -45,6 +52,7 @@ class CCDMFastConfig(CategoricalDiffusionConfig, TwoTowerConfig):
     focus: int | None = Field(
         None, ge=1, description="labels vary only in the central square of this many pixels per side; None: everywhere"
     )
+    encoder_lr: float = Field(0.1, ge=0, description="learning rate of the encoder relative to the rest; 0 freezes it")
     anneal: int = Field(1000, ge=1, description="training steps over which the components of a mixture separate")
 
 
@@ -75,9 +83,27 @@ class CCDMFast(CategoricalDiffusion):
                 f"a head of {config.components} components is trained with objective=cross-entropy, got "
                 f"{config.objective!r}; the bound is for a single product of pixels"
             )
-        self.denoiser = TwoTower(info.num_classes, info.image_channels, config)
+        if config.encoder_lr > 0 and config.encoder_cache is not None:
+            raise UserError(
+                "encoder_cache: features that are trained cannot be cached; set encoder_lr=0 or omit the cache"
+            )
+        encoder = make_encoder(config, info, config.strides)
+        if encoder is not None:
+            encoder.requires_grad_(config.encoder_lr > 0)
+        self.denoiser = TwoTower(info.num_classes, info.image_channels, config, encoder)
         if config.components > 1:
             self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def load_pretrained(self) -> None:
+        load_pretrained_encoder(self.denoiser.encoder, self.config)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        encoder = self.denoiser.encoder
+        if encoder is None or self.config.encoder_lr == 0:
+            return super().parameter_groups()
+        pretrained = set(encoder.parameters())
+        others = [p for p in self.parameters() if p not in pretrained]
+        return [{"params": others}, {"params": list(encoder.parameters()), "lr_factor": self.config.encoder_lr}]
 
     def load_matching_weights(self, source: StochasticSegmenter) -> list[str]:
         """A head of one map also initializes a head of several components: copies with different thresholds."""

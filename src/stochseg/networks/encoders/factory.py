@@ -7,28 +7,28 @@ from pathlib import Path
 
 from stochseg.errors import unknown_name
 from stochseg.networks.encoders.base import EncoderConfig, ImageEncoder
-from stochseg.networks.encoders.efficientnet_lite import EfficientNetLite
+from stochseg.networks.encoders.efficientnet_lite import STRIDES, EfficientNetLite
 from stochseg.networks.encoders.feature_cache import FeatureCache
 from stochseg.networks.encoders.hog import HogEncoder
-from stochseg.networks.encoders.pretrained import PretrainedEncoder
 from stochseg.networks.encoders.timm_encoder import PREFIX, TimmEncoder
 from stochseg.types import DatasetInfo
 
 ENCODERS: dict[str, Callable[[int], ImageEncoder]] = {"hog": HogEncoder}
 """Encoders without weights, built from the number of image channels."""
 
-PRETRAINED: dict[str, Callable[[DatasetInfo, EncoderConfig], PretrainedEncoder]] = {
-    "efficientnet-lite0": EfficientNetLite
-}
+PRETRAINED = tuple(f"efficientnet-lite{variant}" for variant in range(3))
 """Encoders with pretrained weights; "timm:NAME" adds all models of timm."""
 
 
-def make_encoder(config: EncoderConfig, info: DatasetInfo) -> ImageEncoder | None:
+def make_encoder(
+    config: EncoderConfig, info: DatasetInfo, strides: tuple[int, ...] | None = None
+) -> ImageEncoder | None:
     """Build the encoder that the config names, frozen and without pretrained weights.
 
     Args:
         config: The name and options of the encoder.
         info: The data whose images it reads.
+        strides: Strides of `levels`; most encoders have 8 alone, whatever is wanted.
 
     Returns:
         The encoder, or None if the config names none.
@@ -51,7 +51,7 @@ def make_encoder(config: EncoderConfig, info: DatasetInfo) -> ImageEncoder | Non
     elif name.startswith(PREFIX):
         encoder = TimmEncoder(info, config)
     elif name in PRETRAINED:
-        encoder = PRETRAINED[name](info, config)
+        encoder = EfficientNetLite(info, config, strides or STRIDES)
     else:
         raise unknown_name("image encoder", name, [*ENCODERS, *PRETRAINED, f"{PREFIX}NAME"])
     if config.encoder_cache is not None:
@@ -71,7 +71,8 @@ def load_pretrained_encoder(encoder: ImageEncoder | None, config: EncoderConfig)
     """
     if encoder is None:
         return
+    trained = encoder.is_trained
     encoder.load_pretrained(config.encoder_weights)
-    encoder.requires_grad_(False).eval()
+    encoder.requires_grad_(trained).eval()
     if encoder.cache is not None:
         encoder.cache.folder.mkdir(parents=True, exist_ok=True)
