@@ -15,12 +15,13 @@ from stochseg.data.protocol import (
     spread,
 )
 from stochseg.data.store import Store, write_store
-from stochseg.data.transforms import AUGMENTATIONS, Resized, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, Cropped, Resized, flip_rotate
 
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
     "IMPORTERS",
+    "Cropped",
     "Folder",
     "KnownTruth",
     "Phantoms",

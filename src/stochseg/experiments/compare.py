@@ -195,7 +195,7 @@ def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
 
 def _scored_data(config: TrainConfig, split: str) -> dict[str, Any]:
     own = "train" if split == "train" else "val"
-    return config.data.model_dump(mode="json", include={"name", "options", own, "size"})
+    return config.data.model_dump(mode="json", include={"name", "options", own, "crop", "size"})
 
 
 def _folder(method: str) -> str:

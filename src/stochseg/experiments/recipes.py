@@ -211,7 +211,7 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
     else:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])
     if data is not None:
-        kept = {key: values["data"][key] for key in ("augment", "size", "workers") if key in values["data"]}
+        kept = {key: values["data"][key] for key in ("augment", "crop", "size", "workers") if key in values["data"]}
         values = {**values, "data": {**kept, **data_at(data)}}
     return TrainConfig.parse(override(values, overrides), where=f"recipe {name!r}")
 

@@ -25,7 +25,12 @@ class DataConfig(Config):
     options: dict[str, Any] = Field({}, description="options of the data set, for every split")
     train: dict[str, Any] = Field({}, description="further options of the training split")
     val: dict[str, Any] = Field({}, description="further options of the validation split")
-    size: tuple[PositiveInt, PositiveInt] | None = Field(None, description="resize every example to this height, width")
+    crop: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="cut every example to its central height, width"
+    )
+    size: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="resize every example, after the crop, to this height, width"
+    )
     augment: str = Field("none", description="named augmentation of the training split")
     workers: int = Field(0, ge=0, description="processes that load data")
 

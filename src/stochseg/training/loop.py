@@ -16,7 +16,7 @@ from rich.console import Console
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from stochseg.data import Resized, SegmentationData, open_dataset, spread
+from stochseg.data import Cropped, Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
@@ -125,6 +125,8 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     """
     further = config.data.train if split == "train" else config.data.val
     data = open_dataset(config.data.name, split, **{**config.data.options, **further})
+    if config.data.crop is not None:
+        data = Cropped(data, config.data.crop)
     return data if config.data.size is None else Resized(data, config.data.size)
 
 

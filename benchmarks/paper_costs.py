@@ -1,0 +1,24 @@
+"""Count parameters and floating-point operations of every training of the paper, for `stochseg paper list`.
+
+python benchmarks/paper_costs.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import stochseg.experiments.paper.costs as costs
+from stochseg.experiments.paper.trainings import TRAININGS
+from stochseg.files import write_csv
+
+
+def main() -> None:
+    rows = []
+    for data, row in TRAININGS:
+        rows.append(costs.measure_row(data, row))
+        print(*rows[-1].values())
+    write_csv(Path(costs.__file__).with_name(costs.FILE), rows)
+
+
+if __name__ == "__main__":
+    main()
