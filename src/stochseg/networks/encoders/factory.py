@@ -17,9 +17,7 @@ from stochseg.types import DatasetInfo
 ENCODERS: dict[str, Callable[[int], ImageEncoder]] = {"hog": HogEncoder}
 """Encoders without weights, built from the number of image channels."""
 
-PRETRAINED: dict[str, Callable[[DatasetInfo, EncoderConfig], PretrainedEncoder]] = {
-    "efficientnet-lite0": EfficientNetLite
-}
+PRETRAINED: dict[str, type[PretrainedEncoder]] = {"efficientnet-lite0": EfficientNetLite}
 """Encoders with pretrained weights; "timm:NAME" adds all models of timm."""
 
 
