@@ -49,7 +49,7 @@ def entropy(schedule: Schedule, evaluations: int, profile: Profile = ()) -> Grid
         fallen = np.maximum.accumulate(left[-1] - np.interp(t, measured, left))  # samples may show it rise in between
     if not fallen[-1] > 0:
         fallen = np.interp(schedule.alpha_bar.flip(0).numpy(), TYPICAL, np.arange(11) / 10)
-    # A slope of next to nothing makes the fall strict, so that it can be inverted.
+    # A tiny slope makes the fall strict, so that it can be inverted.
     fallen = fallen / fallen[-1] + 1e-3 * (t[0] - t) / t[0]
     wanted = fallen[-1] * np.arange(evaluations) / evaluations
     return _distinct([round(value) for value in np.interp(wanted, fallen, t)], schedule.num_timesteps)

@@ -1,7 +1,7 @@
 """The categorical diffusion process over label maps (CCDM, Section 3.2), for maps of any number of dimensions.
 
 Label maps are integers "b *space" (such as "b h w" or "b d h w"); distributions are log-probabilities "b l *space".
-t and s are "b" integers, best on the CPU: from another device they are copied, which waits for it.
+t and s are "b" integers, best on the CPU: copying them from another device waits for it.
 """
 
 from __future__ import annotations
