@@ -264,7 +264,7 @@ class Store:
             raise unknown_name(f"split of {path}", split, splits)
         self.split = split
         self.index = index[index["split"] == split.encode()]
-        # Lists, because a field of a structured row costs as much time as a small label map.
+        # Lists, because reading a field of a structured row takes as long as reading a small label map.
         self._places = [self.index[key].tolist() for key in ("block", "row", "count")]
 
     def __len__(self) -> int:

@@ -149,20 +149,14 @@ def _items(source: Path, size: tuple[int, int] | None) -> list[Item]:
     items = []
     for (split, city, stem), image in images.items():
         record = (stem, city, split)
-        label = _label_of((split, city, stem), image, labels)
-        items.append(Item(*record, partial(_read, record, image, label, size)))
+        forms = [labels[key] for form in _FORMS if (key := (split, city, stem, form)) in labels]
+        if not forms:
+            raise UserError(
+                f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
+                f"{', '.join(_FORMS)}; unpack gtFine next to leftImg8bit, or give the folder of both official zips"
+            )
+        items.append(Item(*record, partial(_read, record, image, forms[0], size)))
     return items
-
-
-def _label_of(key: tuple[str, ...], image: _File, labels: dict[tuple[str, ...], _File]) -> _File:
-    for form in _FORMS:
-        if (*key, form) in labels:
-            return labels[(*key, form)]
-    split, city, stem = key
-    raise UserError(
-        f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
-        f"{', '.join(_FORMS)}; unpack gtFine next to leftImg8bit, or give the folder of both official zips"
-    )
 
 
 # ---------------------------------------------------------------------- reading
