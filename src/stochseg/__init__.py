@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "analysis": ("hypotheses", "measure", "measurements"),
     "errors": ("UserError",),
-    "models": (
-        *("MODELS", "SamplingOptions", "StochasticSegmenter"),
-        *("create", "list_models", "load", "register", "save"),
-    ),
+    "models": ("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
     "plotting": ("plot",),
     "types": ("DatasetInfo", "Example", "Samples"),
 }
