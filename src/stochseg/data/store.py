@@ -216,9 +216,8 @@ def _append(handle: Any, block: str, part: Any) -> int:
         source = part[name]
         path = f"blocks/{block}/{name}"
         if path not in handle:
-            shape = source.shape[1:]
-            limits = {"shape": (0, *shape), "maxshape": (None, *shape), "chunks": source.chunks}
-            handle.create_dataset(path, dtype=source.dtype, **limits, **_COMPRESSION)
+            shape, limits = (0, *source.shape[1:]), (None, *source.shape[1:])
+            handle.create_dataset(path, shape, source.dtype, maxshape=limits, chunks=source.chunks, **_COMPRESSION)
         target = handle[path]
         start = len(target)
         target.resize(start + len(source), axis=0)

@@ -52,19 +52,19 @@ def lidc_dicom(source: Path) -> Plan:
     files = _dicom_files(tree)
     if not files:
         raise UserError(f"{source}: found no DICOM file; expected series such as LIDC-IDRI-0001/STUDY/SERIES/*.dcm")
-    readings, remarks = find_readings(tree)
+    readings, notes = find_readings(tree)
     found, skipped = _headers(files, readings)
     if not found:
         raise UserError(
             f"{source}: none of its {len(skipped)} CT series is one of the {len(readings)} annotated series; "
             "put the annotations of these series next to them"
         )
-    remarks.append(f"{len(skipped)} CT series without annotation skipped")
+    notes.append(f"{len(skipped)} CT series without annotation skipped")
     items, crowded = _items(found, readings)
     if crowded:
-        remarks.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
+        notes.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
     window = f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255"
-    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *remarks]))
+    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *notes]))
 
 
 # ---------------------------------------------------------------------- series
