@@ -87,6 +87,8 @@ class FolderFiles:
             values = yaml.safe_load(self._text(DESCRIPTION, hint))
         except yaml.YAMLError as error:
             raise UserError(f"{where} is not valid YAML: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: expected keys such as num_classes, got {type(values).__name__}")
         return FolderConfig.parse(values, where=where)
 
     @cached_property
