@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stochseg._version import __version__ as __version__
-from stochseg.notebook import VIEWS
 
 if TYPE_CHECKING:
     from stochseg.analysis import hypotheses as hypotheses
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "analysis": ("hypotheses", "measure", "measurements"),
     "errors": ("UserError",),
-    "models": (
-        *("MODELS", "SamplingOptions", "StochasticSegmenter"),
-        *("create", "list_models", "load", "register", "save"),
-    ),
+    "models": ("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
     "plotting": ("plot",),
     "types": ("DatasetInfo", "Example", "Samples"),
 }
@@ -46,14 +42,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = {*_NAMES, "core", "data", "evaluation", "experiments", "inference", "memory", "metrics", "networks"}
 _PACKAGES |= {"reports", "training"}
 __all__ = ["__version__", *_HOMES]
-
-
-def _view(function: str) -> Any:
-    """A notebook view by the name of its function, imported when something is shown."""
-    return lambda value: getattr(import_module("stochseg.plotting.views"), function)(value)
-
-
-VIEWS.update(Samples=_view("samples_html"), Hypotheses=_view("hypotheses_html"))
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,8 @@ OPERATORS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 """Signatures that torchvision publishes."""
+_LIBRARIES: list[Library] = []
+"""Declared operators last as long as their library."""
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
@@ -71,16 +73,10 @@ def repair_torchvision() -> None:
             raise
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        _declare_operators()
+        from torch.library import Library
+
+        library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for schema in OPERATORS:
+            library.define(schema)  # type: ignore[no-untyped-call]
+        _LIBRARIES.append(library)
         importlib.import_module("torchvision")
-
-
-@cache
-def _declare_operators() -> Library:
-    """Declare the operators; they last as long as the returned library, hence the cache."""
-    from torch.library import Library
-
-    library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-    for schema in OPERATORS:
-        library.define(schema)  # type: ignore[no-untyped-call]
-    return library

@@ -32,7 +32,6 @@ def is_junk(name: str) -> bool:
 
 def write_text(file: Path, text: str) -> Path:
     """Write a text file, and return its path. A reader sees the old text or the new one, never a part."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch:
         # The text may quote a path that is not UTF-8.
         scratch.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -41,7 +40,6 @@ def write_text(file: Path, text: str) -> Path:
 
 def write_csv(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows as CSV, all or nothing; the columns are the keys of all rows, in the order they first appear."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with replaced_file(file) as scratch, scratch.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
@@ -52,7 +50,11 @@ def write_csv(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
 
 @contextmanager
 def replaced_file(file: Path) -> Iterator[Path]:
-    """Provide a scratch file that replaces `file` at the end of the block, and is removed if the block raises."""
+    """Provide a scratch file that replaces `file` at the end of the block, and is removed if the block raises.
+
+    The folder of the file is created.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f".{file.name}.part")
     try:
         yield scratch

@@ -1,18 +1,15 @@
-"""Registry of HTML views of results for notebooks.
+"""HTML views of results for notebooks.
 
-Types such as `Samples` are defined in layers below the plotting package, so `stochseg/__init__.py` registers their
-views here by class name.
+Types such as `Samples` are defined in layers below the plotting package, so their views are imported by name when
+something is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-View = Callable[[object], str]
-VIEWS: dict[str, View] = {}
+from importlib import import_module
 
 
 def html(value: object) -> str | None:
-    """Return the registered HTML view of a value, or None, for which notebooks show the repr."""
-    view = VIEWS.get(type(value).__name__)
-    return None if view is None else view(value)
+    """Return the view of a value, such as `samples_html` for `Samples`, or None, for which notebooks show the repr."""
+    view = getattr(import_module("stochseg.plotting.views"), f"{type(value).__name__.lower()}_html", None)
+    return None if view is None else str(view(value))

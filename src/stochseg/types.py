@@ -264,19 +264,13 @@ class Samples:
         path = Path(path)
         if path.suffix != ".npz":
             raise UserError(f"save: expected a file name that ends in .npz, got {path}")
-        kind = np.uint8 if self.num_classes <= 256 else np.int32
+        arrays = {key: getattr(self, key).cpu().numpy() for key in ("labels", "mean", "weights")}
+        arrays["labels"] = arrays["labels"].astype(np.uint8 if self.num_classes <= 256 else np.int32)
         facts: dict[str, Any] = {"seed": self.seed, "evaluations": self.evaluations}
         if self.info is not None:
             facts["info"] = self.info.model_dump(mode="json")
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(path) as scratch, scratch.open("wb") as stream:
-            np.savez_compressed(
-                stream,
-                labels=self.labels.cpu().numpy().astype(kind),
-                mean=self.mean.cpu().numpy(),
-                weights=self.weights.cpu().numpy(),
-                facts=np.array(json.dumps(facts)),
-            )
+            np.savez_compressed(stream, **arrays, facts=np.array(json.dumps(facts)))
         return path
 
     @classmethod

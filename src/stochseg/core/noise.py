@@ -17,7 +17,7 @@ from torch import Tensor
 from stochseg.errors import UserError
 
 ORDERS = 4096
-"""Number of orders of the n samples from which every place of an image picks one."""
+"""Number of random orders of the n samples; every place of an image uses one of them."""
 
 
 class Noise(Protocol):
@@ -98,7 +98,7 @@ class LatinNoise:
         self.n, self.rows, self.device = n, rows, device
         images = range(rows.start // n, (rows.stop - 1) // n + 1)
         self.shared = {i: np.random.default_rng((len(keys[i]), *keys[i])) for i in images}
-        self.own = SeededNoise([(*keys[row // n], row % n) for row in rows])
+        self.own = _independent(keys, n, rows, "cpu")
         # One column per order. The table (n × ORDERS numbers) is made anew for every chunk; all other work is in
         # proportion to the numbers drawn, however many chunks serve the n samples.
         self.orders = {
@@ -111,7 +111,7 @@ class LatinNoise:
         u = self.own.uniform(shape).numpy().reshape(shape[0], -1)  # the place of a value inside its part
         for image, stream in self.shared.items():
             order = stream.integers(ORDERS, size=u.shape[1], dtype=np.int32)
-            # Turning the parts by a random number makes each sample's own part uniform, whatever the table.
+            # Rotating the parts by a random number makes the part of each sample uniform, whatever the table.
             turn = stream.integers(self.n, size=u.shape[1], dtype=np.int32)
             first = image * self.n
             for row in range(max(first, self.rows.start), min(first + self.n, self.rows.stop)):

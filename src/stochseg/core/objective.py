@@ -44,7 +44,7 @@ def kl_terms(
 def cross_entropy_terms(
     process: CategoricalProcess, log_p0: Tensor, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """Compute -log p0[x0] per pixel, weighing all t alike: the optimum of the bound with other weights of the steps.
+    """Compute -log p0[x0] per pixel, with equal weights of all t. Its optimum is that of the bound.
 
     Note: not the paper's objective. It gives the noisy steps, where a sample takes its mode, more weight.
 
@@ -62,7 +62,7 @@ def mixture_terms(
     Each component is pulled to x0 by its responsibility: the softmax of (log weight + log-likelihood of the whole map)
     / `temperature`, mixed with a uniform `floor`. Two terms are added: half the cross-entropy of the pixels' marginals,
     which keeps the probability of every pixel calibrated, and 0.05 of the cross-entropy of the weights to the
-    responsibilities, in nats per image; divided by the number of pixels it would not count.
+    responsibilities, in nats per image; divided by the number of pixels it would be negligible.
 
     Args:
         log_weight: "b m", the log-probability of each component.
@@ -70,7 +70,7 @@ def mixture_terms(
         x0: "b *space" labels.
         mask: "b *space" bool, False = void.
         temperature: above 1 it keeps one component from taking all early in training.
-        floor: smallest total responsibility that is shared out evenly, for the same purpose.
+        floor: fraction of the responsibility that all components share equally, for the same purpose.
 
     Returns:
         "b" in nats per pixel.
@@ -92,7 +92,7 @@ def mixture_terms(
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
     """Compute KL( q(x_T | x0) || uniform ) per pixel, "b *space" float64, the last term of CCDM Eq. elbo_third.
 
-    No parameter changes it, so that training leaves it out.
+    It does not depend on the network, so training leaves it out.
     """
     t = torch.full((x0.shape[0],), process.num_timesteps)
     log_q = process.q_marginal(x0, t, torch.float64)

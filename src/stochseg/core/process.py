@@ -1,7 +1,7 @@
 """The categorical diffusion process over label maps (CCDM, Section 3.2), for maps of any number of dimensions.
 
 Label maps are integers "b *space" (such as "b h w" or "b d h w"); distributions are log-probabilities "b l *space".
-t and s are "b" integers, best on the CPU: from another device they are copied, which waits for it.
+t and s are "b" integers, best on the CPU: copying them from another device waits for it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,12 @@ class CategoricalProcess:
             UserError: if `log_p0` does not fit x_t or a jump is impossible.
         """
         t, s = t.cpu(), s.cpu()
-        self._check_distribution(x_t, log_p0)
+        expected = (x_t.shape[0], self.num_classes, *x_t.shape[1:])
+        if tuple(log_p0.shape) != expected:
+            raise UserError(
+                f'log_p0 "b l *space": expected {expected} for x_t of shape {tuple(x_t.shape)} and '
+                f"L={self.num_classes}, got {tuple(log_p0.shape)}"
+            )
         self.schedule.check_jump(t, s)
         bar_t, bar_s = self.schedule.at(t), self.schedule.at(s)
         z_other, z_same = _mixture(bar_t, self.num_classes)
@@ -140,14 +145,6 @@ class CategoricalProcess:
         """Compute the log of the one-hot distribution at x0 "b *space": 0 at the label, else -inf, "b l *space"."""
         out = torch.full((x0.shape[0], self.num_classes, *x0.shape[1:]), -torch.inf, dtype=dtype, device=x0.device)
         return out.scatter_(1, x0[:, None], 0.0)
-
-    def _check_distribution(self, x_t: Tensor, log_p0: Tensor) -> None:
-        expected = (x_t.shape[0], self.num_classes, *x_t.shape[1:])
-        if tuple(log_p0.shape) != expected:
-            raise UserError(
-                f'log_p0 "b l *space": expected {expected} for x_t of shape {tuple(x_t.shape)} and '
-                f"L={self.num_classes}, got {tuple(log_p0.shape)}"
-            )
 
 
 def _mixture(keep: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,7 @@ class Schedule:
         return cls(torch.cat([alphas.new_ones(1), torch.cumprod(alphas, 0)]))
 
     def at(self, t: Tensor) -> Tensor:
-        """alpha_bar_t of the steps t "b", float64 on the CPU. A t on another device is copied, which waits for it."""
+        """alpha_bar_t of the steps t "b", float64 on the CPU. Copying t from another device waits for it."""
         return self.alpha_bar[t.cpu()]
 
     def check_jump(self, t: Tensor, s: Tensor) -> None:

@@ -90,13 +90,11 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         with h5py.File(part, "w", libver="latest") as handle:
             _merge(handle, plan, shards)
         os.replace(part, out)
-    except OSError as error:
+    except Exception as error:  # unlike an interruption, after which the import resumes
         shutil.rmtree(scratch, ignore_errors=True)
-        raise UserError(
-            f"cannot write {out}: {error.strerror or error}; free some space or choose another place"
-        ) from error
-    except Exception:  # unlike an interruption, after which the import resumes
-        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            raise UserError(f"cannot write {out}: {reason}; free some space or choose another place") from error
         raise
     shutil.rmtree(scratch, ignore_errors=True)
     return out
@@ -218,12 +216,9 @@ def _append(handle: Any, block: str, part: Any) -> int:
         source = part[name]
         path = f"blocks/{block}/{name}"
         if path not in handle:
-            shape = (0, *source.shape[1:])
-            limits = (None, *source.shape[1:])
+            shape, limits = (0, *source.shape[1:]), (None, *source.shape[1:])
             handle.create_dataset(path, shape, source.dtype, maxshape=limits, chunks=source.chunks, **_COMPRESSION)
         target = handle[path]
-        if target.chunks != source.chunks:
-            raise RuntimeError(f"{path}: a shard has chunks {source.chunks}, expected {target.chunks}")
         start = len(target)
         target.resize(start + len(source), axis=0)
         rest = (0,) * (source.ndim - 1)
@@ -259,18 +254,16 @@ class Store:
         self._process: int | None = None
         self._file: Any = None
         self._blocks: dict[str, tuple[Any, Any]] = {}
-        handle = self._open()
-        self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
-        self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
-        index = handle["examples"][()]
-        handle.close()  # each process opens its own
-        self._process = None
+        with _open_file(self.path) as handle:
+            self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
+            self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
+            index = handle["examples"][()]
         splits = sorted({name.decode() for name in index["split"]})
         if split not in splits:
             raise unknown_name(f"split of {path}", split, splits)
         self.split = split
         self.index = index[index["split"] == split.encode()]
-        # Lists, because a field of a structured row costs as much time as a small label map.
+        # Lists, because reading a field of a structured row takes as long as reading a small label map.
         self._places = [self.index[key].tolist() for key in ("block", "row", "count")]
 
     def __len__(self) -> int:
@@ -296,17 +289,12 @@ class Store:
 
     def _block(self, name: str) -> tuple[Any, Any]:
         """Return images and labels of a block, cached: to look them up takes longer than to read an example."""
-        handle = self._open()
+        if self._process != os.getpid():  # a handle must not cross a fork
+            self._process, self._blocks, self._file = os.getpid(), {}, _open_file(self.path)
         if name not in self._blocks:
-            block = handle[f"blocks/{name}"]
+            block = self._file[f"blocks/{name}"]
             self._blocks[name] = (block["images"], block["labels"])
         return self._blocks[name]
-
-    def _open(self) -> Any:
-        """Return the file as this process opened it: a handle must not cross a fork."""
-        if self._process != os.getpid():
-            self._process, self._blocks, self._file = os.getpid(), {}, _open_file(self.path)
-        return self._file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": None, "_blocks": {}, "_file": None}

@@ -1,4 +1,4 @@
-"""Another computation over the same weights: the one way to make such a copy."""
+"""Copies of modules that share the weights of the original."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def shared_copy(module: M) -> M:
-    """A copy with its own submodules, whose mode, attributes and `forward` may change, over the same weights."""
+    """Copy a module but not its weights. Mode, attributes and `forward` of the copy's submodules may change."""
     weights = {id(x): x for x in chain(module.parameters(), module.buffers())}
     return copy.deepcopy(module, weights)

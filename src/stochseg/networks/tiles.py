@@ -7,7 +7,7 @@ pixel are averaged before anything is drawn, so that there are no seams.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -98,17 +98,18 @@ def blended(network: Callable[[Tensor], Tensor], image: Tensor, tile: int, overl
     h, w = image.shape[-2:]
     if max(h, w) <= tile:
         return network(image)
-    out: Tensor | None = None
-    for window in windows(h, w, tile, overlap):
-        p = network(window(image)).float().softmax(1) * window.weight.to(image.device)
-        out = p.new_zeros(*p.shape[:2], h, w) if out is None else out
-        window(out).add_(p)
-    assert out is not None
-    return _log(out)
+    layout = windows(h, w, tile, overlap)
+    return _blend(((window, network(window(image)).float().softmax(1)) for window in layout), (h, w))
 
 
-def _log(p: Tensor) -> Tensor:
-    return p.clamp_(min=torch.finfo(p.dtype).tiny).log_()
+def _blend(parts: Iterable[tuple[Window, Tensor]], size: tuple[int, ...]) -> Tensor:
+    """Return the logarithm "... h w" of the weighted sum of the windows' probabilities."""
+    total: Tensor | None = None
+    for window, p in parts:
+        total = p.new_zeros(*p.shape[:-2], *size) if total is None else total
+        window(total).add_(p * window.weight.to(p.device))
+    assert total is not None
+    return total.clamp_(min=torch.finfo(total.dtype).tiny).log_()
 
 
 @dataclass(frozen=True)
@@ -155,15 +156,13 @@ class Tiled(Denoiser):
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         if not isinstance(condition, TiledCondition):
             return self.inner.propose(x_t, t, condition)
-        weight: Tensor | None = None
-        p: Tensor | None = None
-        for number, window in enumerate(condition.layout):
-            log_weight, logits = self.inner.propose(window(x_t), t, condition.part(number))
-            if weight is None or p is None:
-                weight = torch.zeros_like(log_weight, dtype=torch.float32)
-                p = logits.new_zeros(*logits.shape[:3], *condition.size, dtype=torch.float32)
-            weight += log_weight.float().exp() / len(condition.layout)
-            window(p).add_(logits.float().softmax(2) * window.weight.to(p.device))
-        assert weight is not None
-        assert p is not None
-        return weight.log(), _log(p)
+        weights: list[Tensor] = []
+
+        def parts() -> Iterator[tuple[Window, Tensor]]:
+            for number, window in enumerate(condition.layout):
+                log_weight, logits = self.inner.propose(window(x_t), t, condition.part(number))
+                weights.append(log_weight.float().exp() / len(condition.layout))
+                yield window, logits.float().softmax(2)
+
+        logits = _blend(parts(), condition.size)
+        return sum(weights, torch.zeros_like(weights[0])).log(), logits

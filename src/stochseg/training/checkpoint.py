@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from stochseg.errors import UserError
 from stochseg.files import replaced_folder
@@ -27,7 +26,7 @@ class Progress:
     """State of a run, apart from weights and optimizer.
 
     validated: the last step whose validation was finished; best: the lowest validation GED; seconds: time spent in
-    training; loss_scale: of training in float16 (`Precision.state`).
+    training; loss_scale: state of the scaler in float16.
     """
 
     step: int = 0
@@ -58,7 +57,12 @@ def save_checkpoint(
             {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k not in frozen},
             state / "model.safetensors",
         )
-        save_file(_moments(model, optimizer), state / "optimizer.safetensors")
+        moments = {  # as "parameter/moment"
+            f"{name}/{moment}": value.detach().cpu().contiguous()
+            for name, parameter in model.named_parameters()
+            for moment, value in optimizer.state.get(parameter, {}).items()
+        }
+        save_file(moments, state / "optimizer.safetensors")
         (state / "progress.json").write_text(json.dumps(asdict(progress)) + "\n")
 
 
@@ -76,7 +80,14 @@ def load_checkpoint(
     frozen = frozen_tensors(model)
     load_weights(model, state / "model.safetensors", without=frozen)
     model.load_state_dict({k: v for k, v in average.model.state_dict().items() if k in frozen}, strict=False)
-    _restore_moments(model, optimizer, read_tensors(state / "optimizer.safetensors"), state)
+    parameters = dict(model.named_parameters())
+    for key, value in read_tensors(state / "optimizer.safetensors").items():
+        name, _, moment = key.rpartition("/")
+        if name not in parameters:
+            raise UserError(f"{state}: optimizer state of an unknown parameter {name!r}; it belongs to another model")
+        # Adam counts its steps on the CPU by default.
+        target = torch.device("cpu") if moment == "step" else parameters[name].device
+        optimizer.state[parameters[name]][moment] = value.to(target)
     progress = Progress(**values)
     average.updates = progress.step
     return progress
@@ -86,25 +97,3 @@ def frozen_tensors(model: StochasticSegmenter) -> set[str]:
     """Names of the tensors of image encoders, which are never trained."""
     encoders = [f"{name}." for name, module in model.named_modules() if isinstance(module, ImageEncoder)]
     return {key for key in model.state_dict() if key.startswith(tuple(encoders))}
-
-
-def _moments(model: StochasticSegmenter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors as "parameter/moment"."""
-    return {
-        f"{name}/{moment}": value.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        for moment, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _restore_moments(
-    model: StochasticSegmenter, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor], where: Path
-) -> None:
-    parameters = dict(model.named_parameters())
-    for key, value in moments.items():
-        name, _, moment = key.rpartition("/")
-        if name not in parameters:
-            raise UserError(f"{where}: optimizer state of an unknown parameter {name!r}; it belongs to another model")
-        # Adam counts its steps on the CPU by default.
-        target = torch.device("cpu") if moment == "step" else parameters[name].device
-        optimizer.state[parameters[name]][moment] = value.to(target)

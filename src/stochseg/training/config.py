@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     >>> override({"steps": 100, "model": {"name": "ccdm"}}, ["steps=2000", "model.options.multipliers=[1, 2]"])
     {'steps': 2000, 'model': {'name': 'ccdm', 'options': {'multipliers': [1, 2]}}}
     """
-    out = _copy(values)
+    out: dict[str, Any] = copy.deepcopy(dict(values))
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator or not path:
@@ -166,10 +167,6 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         except yaml.YAMLError:
             raise UserError(f"override {assignment!r}: {text!r} is not a value in YAML") from None
     return out
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def write_config(config: TrainConfig, file: Path) -> None:

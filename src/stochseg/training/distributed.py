@@ -24,13 +24,13 @@ class Processes:
         """Whether this process writes files and messages."""
         return self.rank == 0
 
-    def total(self, *values: float) -> list[float]:
-        """Sum each value over all processes."""
+    def total(self, value: float) -> float:
+        """Sum a value over all processes."""
         if self.world == 1:
-            return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+            return value
+        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
-        return [float(value) for value in tensor]
+        return tensor.item()
 
     def wait(self) -> None:
         """Wait until all processes arrive here."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from stochseg.plotting import qualitative
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
-from stochseg.training.display import Show, display
+from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.interrupts import delayed_interrupts
 from stochseg.training.log import Log
@@ -97,17 +96,20 @@ def train(
     'unet-ce'
     """
     out = Path(out)
-    console = console or Console(stderr=True)
     processes = join(device)
+    if not processes.is_main:
+        console = Console(quiet=True, force_terminal=False)
     try:
         if resume:
             recover_folder(out / "last")
         _check_run(config, out, resume)
         resumed = resume and (out / "last").exists()
-        run = _Run(config, out, processes, console, resumed=resumed)
+        run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
         if resumed:
             run.restore()
-        _create_run(config, out, processes)
+        processes.wait()
+        if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
+            write_config(config, out / CONFIG_FILE)
         run.fit()
         run.calibrate_sampling()
         processes.wait()  # the main process may still be writing; leaving early would end the group
@@ -151,14 +153,6 @@ def _fixed_values(config: TrainConfig) -> dict[str, Any]:
     del values["data"]["workers"]
     values["model"]["options"] = config.model.resolved_options()
     return values
-
-
-def _create_run(config: TrainConfig, out: Path, processes: Processes) -> None:
-    """Write the config after data and model were opened, so that a run that cannot start leaves nothing behind."""
-    processes.wait()
-    if processes.is_main:
-        out.mkdir(parents=True, exist_ok=True)
-        write_config(config, out / CONFIG_FILE)
 
 
 class _Run:
@@ -214,13 +208,13 @@ class _Run:
         self._report(text + (f"; not loaded: {', '.join(fresh)}" if fresh else ""))
 
     def _report(self, text: str) -> None:
-        if self.processes.is_main:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def restore(self) -> None:
         """Load the last checkpoint."""
         self.progress = load_checkpoint(self.out / "last", self.model, self.average, self.optimizer)
-        self.amp.restore(self.progress.loss_scale)
+        if self.progress.loss_scale:
+            self.amp.scaler.load_state_dict(self.progress.loss_scale)
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
         if any(getattr(before, key) != getattr(now, key) for key in ("images", "num_samples", "evaluations")):
             self.progress.best = None  # scores of different validations are not comparable
@@ -242,7 +236,8 @@ class _Run:
         )
         began = time.perf_counter() - self.progress.seconds
         self.parallel.train()
-        with Log(self.out, self.processes.is_main, self.progress) as log, self._display() as show:
+        shown = display(self.console, config, self.progress)
+        with Log(self.out, self.processes.is_main, self.progress) as log, shown as show:
             try:
                 self._validate_if_due(log)  # if the run was stopped during a validation
                 for draw in loader:
@@ -252,9 +247,10 @@ class _Run:
                         lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
                         loss, norm = self._step(draw, lr)
                         self.progress.step += 1
-                        self.progress.seconds = self._clock(began)
-                        step = self.progress.step
-                        over = self._over()
+                        self.progress.seconds = time.perf_counter() - began
+                        if config.minutes is not None:  # the mean, so that all processes take the same steps
+                            self.progress.seconds = self._mean(self.progress.seconds)
+                        step, over = self.progress.step, self._over()
                         if step % config.log_every == 0 or over:
                             record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
                             log.scalars(self.progress, record)
@@ -269,18 +265,8 @@ class _Run:
                     self._save()
                 raise
 
-    def _display(self) -> AbstractContextManager[Show]:
-        if self.processes.is_main:
-            return display(self.console, self.config, self.progress)
-        return nullcontext(lambda loss: None)
-
-    def _clock(self, began: float) -> float:
-        """Seconds of training: the mean over the processes if the run has a time limit, so that all take the same
-        steps."""
-        seconds = time.perf_counter() - began
-        if self.config.minutes is None:
-            return seconds
-        return self.processes.total(seconds)[0] / self.processes.world
+    def _mean(self, value: float) -> float:
+        return self.processes.total(value) / self.processes.world
 
     def _over(self) -> bool:
         return self.config.is_over(self.progress.step, self.progress.seconds)
@@ -298,15 +284,15 @@ class _Run:
             loss = self.parallel(
                 batch.image.to(device), batch.raters.to(device), mask, keys=draw.keys, rater_count=batch.rater_count
             )["loss"]
-        value = self.processes.total(loss.item())[0] / self.processes.world
+        value = self._mean(loss.item())
         if not math.isfinite(value):
             self._diverged("loss", value)
         self.optimizer.zero_grad(set_to_none=True)
         self.amp.backward(loss)
-        self.amp.unscale(self.optimizer)
+        self.amp.scaler.unscale_(self.optimizer)
         limit = self.config.clip if self.config.clip is not None else math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not math.isfinite(norm) and not self.amp.rescues_overflow:
+        if not math.isfinite(norm) and not self.amp.scaler.is_enabled():  # a scaler skips the step instead
             self._diverged("gradient", norm)
         self.amp.step(self.optimizer)
         self.average.update(self.model)
@@ -340,7 +326,7 @@ class _Run:
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
             if len(rows) < 4:
                 rows.append((example, samples))
-        score = self.processes.total(score)[0] / len(self.val_images)
+        score = self.processes.total(score) / len(self.val_images)
         step = self.progress.step
         log.scalars(self.progress, {"val/ged": score})
         self._report(f"step {step}: validation GED_{config.num_samples} {score:.4f}")
@@ -363,6 +349,6 @@ class _Run:
                 save(model, self.out / "best")
 
     def _save(self) -> None:
-        self.progress.loss_scale = self.amp.state()
+        self.progress.loss_scale = self.amp.scaler.state_dict()
         if self.processes.is_main:
             save_checkpoint(self.out / "last", self.model, self.average, self.optimizer, self.progress)

@@ -23,6 +23,10 @@ MIN_SIZE = 16
 STEP_RMS = 0.2
 """Root mean square of a typical step of Adam, in learning rates."""
 
+MOMENTUM = 0.95
+BETAS, EPS = (0.9, 0.99), 1e-8
+"""Constants of Adam; the short memory is for short trainings."""
+
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al.: five rounds bring singular values near 1, though not to 1."""
 
@@ -34,9 +38,6 @@ class Muon(torch.optim.Optimizer):
         params: parameters or parameter groups.
         lr: learning rate of both.
         weight_decay: fraction of a weight, times lr, that is removed per step.
-        momentum: of Muon.
-        betas: of Adam; the short memory is for short trainings.
-        eps: of Adam.
 
     >>> weight = torch.nn.Parameter(torch.zeros(16, 16))
     >>> weight.grad = torch.eye(16)
@@ -45,17 +46,8 @@ class Muon(torch.optim.Optimizer):
     True
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        weight_decay: float = 0.0,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
-    ):
-        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "betas": betas, "eps": eps}
-        super().__init__(params, defaults)
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -75,28 +67,27 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     update = self._muon if is_matrix(parameter) else self._adam
-                    parameter.sub_(update(self.state[parameter], parameter.grad, group), alpha=group["lr"])
+                    parameter.sub_(update(self.state[parameter], parameter.grad), alpha=group["lr"])
         return loss
 
     @staticmethod
-    def _muon(state: dict[str, Tensor], gradient: Tensor, group: dict[str, Any]) -> Tensor:
+    def _muon(state: dict[str, Tensor], gradient: Tensor) -> Tensor:
         if not state:
             state["momentum"] = torch.zeros_like(gradient)
-        state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        ahead = gradient.lerp(state["momentum"], group["momentum"])  # Nesterov's momentum
+        state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        ahead = gradient.lerp(state["momentum"], MOMENTUM)  # Nesterov's momentum
         matrix = orthogonalize(ahead.flatten(1))
         return matrix.mul_(STEP_RMS * max(matrix.shape) ** 0.5).reshape_as(gradient)
 
     @staticmethod
-    def _adam(state: dict[str, Tensor], gradient: Tensor, group: dict[str, Any]) -> Tensor:
+    def _adam(state: dict[str, Tensor], gradient: Tensor) -> Tensor:
         if not state:
             state |= {"step": torch.zeros(()), "mean": torch.zeros_like(gradient), "square": torch.zeros_like(gradient)}
         state["step"] += 1
-        first, second = (1 - beta ** state["step"].item() for beta in group["betas"])
-        state["mean"].lerp_(gradient, 1 - group["betas"][0])
-        state["square"].lerp_(gradient.square(), 1 - group["betas"][1])
-        update: Tensor = (state["mean"] / first) / ((state["square"] / second).sqrt_() + group["eps"])
-        return update
+        first, second = (1 - beta ** state["step"].item() for beta in BETAS)
+        state["mean"].lerp_(gradient, 1 - BETAS[0])
+        state["square"].lerp_(gradient.square(), 1 - BETAS[1])
+        return (state["mean"] / first) / ((state["square"] / second).sqrt_() + EPS)
 
 
 def is_matrix(parameter: Tensor) -> bool:
@@ -107,7 +98,7 @@ def is_matrix(parameter: Tensor) -> bool:
     return rows >= MIN_SIZE and parameter.numel() // rows >= MIN_SIZE
 
 
-def orthogonalize(matrix: Tensor, rounds: int = 5) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """Approximate U Vᵀ of `matrix` = U S Vᵀ by the Newton–Schulz iteration.
 
     Singular values become 0.7 to 1.2, except those that were almost 0. The rounds multiply from the left by polynomials
@@ -120,7 +111,7 @@ def orthogonalize(matrix: Tensor, rounds: int = 5) -> Tensor:
     gram = x @ x.mT
     a, b, c = NEWTON_SCHULZ
     product = one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    for _ in range(rounds):
+    for _ in range(5):
         factor = a * one + b * gram + c * (gram @ gram)
         product = factor @ product
         gram = factor @ gram @ factor

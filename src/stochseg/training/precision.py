@@ -40,20 +40,6 @@ class Precision:
         self.dtype = getattr(torch, name)
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
 
-    @property
-    def rescues_overflow(self) -> bool:
-        """Whether a gradient that is not finite only lowers the loss scale and skips the step."""
-        return self.scaler.is_enabled()
-
-    def state(self) -> dict[str, float]:
-        """State of the loss scaling for a resumed run; empty without scaling."""
-        return self.scaler.state_dict()
-
-    def restore(self, state: dict[str, float]) -> None:
-        """Continue from what `state` returned."""
-        if state:
-            self.scaler.load_state_dict(state)
-
     def autocast(self) -> torch.autocast:
         """Context of the forward pass."""
         return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)
@@ -61,10 +47,6 @@ class Precision:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the scaled loss."""
         torch.autograd.backward(self.scaler.scale(loss))
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the loss scale, so that they can be clipped."""
-        self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take an optimizer step, unless gradients overflowed, and adjust the loss scale."""

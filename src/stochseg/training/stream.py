@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from stochseg.data import AUGMENTATIONS, SegmentationData
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError, lookup
 from stochseg.models.sampling import Key
 from stochseg.types import Batch, Example
 
@@ -60,16 +60,12 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
         rank: int = 0,
         world: int = 1,
     ):
-        if augment not in AUGMENTATIONS:
-            raise unknown_name("augmentation", augment, AUGMENTATIONS)
         if batch_size % world:
             raise UserError(f"batch_size {batch_size} must be a multiple of the number of processes, {world}")
         if len(data) == 0:
             raise UserError("the training split is empty")
-        self.data = data
-        self.batch_size = batch_size
-        self.seed = seed
-        self.augment = AUGMENTATIONS[augment]
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.augment = lookup("augmentation", AUGMENTATIONS, augment)
         self.share = range(rank, batch_size, world)
 
     def __getitem__(self, step: int) -> Draw:

@@ -23,8 +23,7 @@ def standard_normal(noise: Noise, shape: Sequence[int]) -> Tensor:
 class GaussianProcess:
     """Forward process q, and its exact posterior for any jump, for one schedule.
 
-    Maps are "b c *space"; t and s are "b" integers, best on the CPU: from another device they are copied, which waits
-    for it.
+    Maps are "b c *space"; t and s are "b" integers, best on the CPU: copying them from another device waits for it.
 
     Args:
         schedule: the noise schedule, such as `cosine(250)`.
@@ -97,8 +96,8 @@ class GaussianProcess:
         """Compute a learned log-variance of x_s given x_t (Nichol and Dhariwal 2021, Eq. 15).
 
         v = 1 is the variance of the forward jump, v = 0 that of the posterior; in between their logarithms are mixed.
-        At s = 0 the posterior's variance is zero, whose logarithm is infinite: there it is that of the jump to s = 1
-        from t = 2 or above.
+        At s = 0 the posterior's variance is zero and has no logarithm; the variance of the jump to s = 1 from t = 2 or
+        above replaces it.
 
         Args:
             v: "b c *space".

@@ -9,15 +9,12 @@ from torch import Tensor
 from stochseg.core.gaussian.process import GaussianProcess, standard_normal
 from stochseg.core.grids import Grid
 from stochseg.core.noise import Noise
-from stochseg.core.samplers.base import steps_like
+from stochseg.core.samplers.base import Callback, steps_like
 from stochseg.errors import UserError, lookup
 
 GaussianDenoise = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 """(x_t "b c *space", t "b" int64 on the CPU, x0 of the previous call or None) -> x0 "b c *space", and v "b c *space" if
 the network predicts its variance (see `GaussianProcess.log_variance`), else None."""
-
-GaussianCallback = Callable[[int, int, Tensor, Tensor], None]
-"""(index, t, x_t, x0), called after each network call."""
 
 Step = Callable[[GaussianProcess, Tensor, Tensor, Tensor | None, int, int, Noise], Tensor]
 """(process, x_t, x0, v, t, s, noise) -> x_s, for 0 < s < t."""
@@ -55,7 +52,7 @@ def gaussian_walk(
     process: GaussianProcess,
     step: Step,
     noise: Noise,
-    callback: GaussianCallback | None = None,
+    callback: Callback = None,
     bound: float = 1.0,
 ) -> Tensor:
     """Call the network at every entry of the grid and step to the next.
@@ -69,7 +66,7 @@ def gaussian_walk(
         process: the diffusion process.
         step: the rule that draws x_s; see `gaussian_step`.
         noise: source of the uniforms.
-        callback: called after each network call.
+        callback: called with (index, t, x_t, x0) after each network call.
         bound: x0 is clamped to [-bound, bound] after every call, the range of the data.
 
     Returns:

@@ -11,12 +11,7 @@ from stochseg.core.samplers.base import Callback, Denoise, SamplerOutput, steps_
 
 
 def ancestral(
-    denoise: Denoise,
-    x_T: Tensor,
-    grid: Grid,
-    process: CategoricalProcess,
-    noise: Noise,
-    callback: Callback | None = None,
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, noise: Noise, callback: Callback = None
 ) -> SamplerOutput:
     """Draw x_s from the exact posterior of each jump t -> s of the grid. With all T steps this is CCDM Alg. 2."""
 

@@ -19,8 +19,8 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x_t "b *space", t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of x_t, so that a
 sampler reads no device; the model moves it to its own."""
 
-Callback = Callable[[int, int, Tensor, Tensor], None]
-"""(index, t, x_t "b *space", log_p0 "b l *space"), called at every entry of the grid."""
+Callback = Callable[[int, int, Tensor, Tensor], None] | None
+"""(index, t, x_t "b *space", log_p0 "b l *space"), called at every entry of the grid; None for no calls."""
 
 Jump = Callable[[Tensor, Tensor, int, int], Tensor]
 """(x_t "b *space", log_p0 "b l *space", t, s) -> x_s "b *space", for 0 < s < t."""
@@ -51,7 +51,7 @@ class Sampler(Protocol):
         grid: Grid,
         process: CategoricalProcess,
         noise: Noise,
-        callback: Callback | None = None,
+        callback: Callback = None,
     ) -> SamplerOutput:
         """Draw x0 with one network call per entry of the grid (a corrector makes two, except at the first).
 
@@ -70,7 +70,7 @@ class Sampler(Protocol):
 
 
 def walk(
-    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, jump: Jump, callback: Callback | None = None
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, jump: Jump, callback: Callback = None
 ) -> SamplerOutput:
     """Call the network at every entry of the grid and `jump` to the next; the final labels are the arg-max of p0.
 
@@ -80,7 +80,9 @@ def walk(
     Args:
         jump: the rule that draws x_s from x_t and p0. For the other arguments see `Sampler`.
     """
-    check_grid(grid, process)
+    falls = all(a > b for a, b in pairwise(grid))
+    if not grid or grid[0] != process.num_timesteps or not falls or grid[-1] < 1:
+        raise UserError(f"a time grid falls strictly from T={process.num_timesteps} and ends at 1 or above, got {grid}")
     x_t = x_T
     for i, (t, s) in enumerate(zip(grid, (*grid[1:], 0), strict=True)):
         log_p0 = torch.log_softmax(denoise(x_t, steps_like(x_t, t)), dim=1)
@@ -94,10 +96,3 @@ def walk(
 def steps_like(x: Tensor, t: int) -> Tensor:
     """Repeat the step t for every row of x: "b" int64 on the CPU."""
     return torch.full((len(x),), t)
-
-
-def check_grid(grid: Grid, process: CategoricalProcess) -> None:
-    """Raise a `UserError` unless the grid starts at T, falls strictly and stays above 0."""
-    falls = all(a > b for a, b in pairwise(grid))
-    if not grid or grid[0] != process.num_timesteps or not falls or grid[-1] < 1:
-        raise UserError(f"a time grid falls strictly from T={process.num_timesteps} and ends at 1 or above, got {grid}")

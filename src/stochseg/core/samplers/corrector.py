@@ -22,12 +22,7 @@ def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
     """
 
     def corrected(
-        denoise: Denoise,
-        x_T: Tensor,
-        grid: Grid,
-        process: CategoricalProcess,
-        noise: Noise,
-        callback: Callback | None = None,
+        denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, noise: Noise, callback: Callback = None
     ) -> SamplerOutput:
         calls = 0
 

@@ -12,12 +12,7 @@ from stochseg.core.samplers.base import Callback, Denoise, SamplerOutput, walk
 
 
 def ddim(
-    denoise: Denoise,
-    x_T: Tensor,
-    grid: Grid,
-    process: CategoricalProcess,
-    noise: Noise,
-    callback: Callback | None = None,
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, noise: Noise, callback: Callback = None
 ) -> SamplerOutput:
     """Keep x_t as x_s with probability sigma = (1 - alpha_bar_s) / (1 - alpha_bar_t), else draw x_s = x0 ~ p0.
 

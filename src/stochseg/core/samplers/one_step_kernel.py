@@ -11,12 +11,7 @@ from stochseg.core.samplers.base import Callback, Denoise, SamplerOutput, steps_
 
 
 def one_step_kernel(
-    denoise: Denoise,
-    x_T: Tensor,
-    grid: Grid,
-    process: CategoricalProcess,
-    noise: Noise,
-    callback: Callback | None = None,
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, noise: Noise, callback: Callback = None
 ) -> SamplerOutput:
     """Draw from the posterior of the single step t -> t - 1 and use the result as x_s, however far s is below t.
 

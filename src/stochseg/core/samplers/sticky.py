@@ -12,12 +12,7 @@ from stochseg.core.samplers.base import Callback, Denoise, SamplerOutput, walk
 
 
 def sticky(
-    denoise: Denoise,
-    x_T: Tensor,
-    grid: Grid,
-    process: CategoricalProcess,
-    noise: Noise,
-    callback: Callback | None = None,
+    denoise: Denoise, x_T: Tensor, grid: Grid, process: CategoricalProcess, noise: Noise, callback: Callback = None
 ) -> SamplerOutput:
     """Draw u once per pixel; at step s the pixels with u < alpha_bar_s show a fresh draw x0 ~ p0, all others keep the
     label they have in x_T.

@@ -1,12 +1,20 @@
-"""The files of a folder data set, found by their names."""
+"""The files of a folder data set: found by their names, described by dataset.yaml, divided by splits.json."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from stochseg.data.folder.config import DESCRIPTION
+import numpy as np
+import yaml
+
+from stochseg.data.folder.config import DESCRIPTION, FolderConfig
+from stochseg.data.folder.labels import class_map
+from stochseg.data.importers.plans import Record
+from stochseg.data.label_maps import stack_labels
+from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.files import is_junk
@@ -57,7 +65,7 @@ class FolderFiles:
     def _misplaced(self, name: str, expected: str) -> UserError:
         return UserError(f"{self.tree.where(name)}: expected it at {expected}; move it there")
 
-    def text(self, file: str, hint: str) -> str:
+    def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
         if self.top + file not in self.tree.names:
             raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {INIT} {self.tree.path}")
@@ -69,6 +77,49 @@ class FolderFiles:
     def where(self, file: str) -> str:
         """Return the place of a file for error messages."""
         return self.tree.where(self.top + file)
+
+    @cached_property
+    def config(self) -> FolderConfig:
+        """The content of dataset.yaml."""
+        where = self.where(DESCRIPTION)
+        hint = f"expected a data set folder with {DESCRIPTION}, {SPLITS}, images/, labels/"
+        try:
+            values = yaml.safe_load(self._text(DESCRIPTION, hint))
+        except yaml.YAMLError as error:
+            raise UserError(f"{where} is not valid YAML: {error}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: expected keys such as num_classes, got {type(values).__name__}")
+        return FolderConfig.parse(values, where=where)
+
+    @cached_property
+    def splits(self) -> dict[str, list[str]]:
+        """The content of splits.json: image IDs by split. Splits share neither images nor patients."""
+        where = self.where(SPLITS)
+        try:
+            content = json.loads(self._text(SPLITS, "splits are stored with the data, as lists of image names"))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{where} is not valid JSON: {error}") from None
+        splits: dict[str, list[str]] = content if isinstance(content, dict) else {}
+        if not splits or not all(
+            isinstance(ids, list) and all(isinstance(id, str) for id in ids) for ids in splits.values()
+        ):
+            raise UserError(f'{where}: expected {{"train": [names], "val": [names], ...}}')
+        split_of: dict[str, str] = {}
+        for split, ids in splits.items():
+            for id in ids:
+                if id in split_of:
+                    both = f"in both {split_of[id]!r} and {split!r}" if split_of[id] != split else f"twice in {split!r}"
+                    raise UserError(f"{where}: image {id!r} is {both}; splits must not share images")
+                split_of[id] = split
+        owner: dict[str, str] = {}
+        for id, split in split_of.items():
+            group = self.config.group_of(id)
+            if owner.setdefault(group, split) != split:
+                raise UserError(
+                    f"{where}: group {group!r} is in both {owner[group]!r} and {split!r} (image {id!r}); a patient "
+                    f"must not be in two splits: move its images, or delete {SPLITS} and split again with: {INIT}"
+                )
+        return splits
 
     def check(self, ids: Iterable[str]) -> None:
         """Raise `UserError` unless all these images exist and have a label map."""
@@ -86,3 +137,24 @@ class FolderFiles:
     def raters(self, id: str) -> dict[str, str]:
         """Return the label maps of an image by rater."""
         return {rater: files[id] for rater, files in self.labels.items() if id in files}
+
+    def read_image(self, name: str) -> tuple[Pixels, tuple[float, float] | None]:
+        """Read raw intensities "h w c" and the pixel spacing."""
+        picture = self.tree.picture(name)
+        image = picture.values[..., None] if picture.values.ndim == 2 else picture.values
+        if not np.isfinite(image).all():
+            raise UserError(f"{self.tree.where(name)}: the image has NaN or infinite values; replace them first")
+        return image, picture.spacing
+
+    def record(self, id: str, split: str) -> Record:
+        """Read an example with the label maps of all its raters."""
+        tree, config, raters = self.tree, self.config, self.raters(id)
+        image, spacing = self.read_image(self.images[id])
+        if image.shape[-1] != config.image_channels:
+            where = tree.where(self.images[id])
+            raise UserError(
+                f"{where}: expected {config.image_channels} channel(s) ({DESCRIPTION}), got {image.shape[-1]}"
+            )
+        maps = [class_map(tree.labels(name), config, tree.where(name)) for name in raters.values()]
+        labels = stack_labels(maps, [tree.where(name) for name in raters.values()], image.shape[:2])
+        return Record(id, config.group_of(id), split, image, labels, tuple(raters), spacing)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import yaml
 
 from stochseg.data.folder.config import DESCRIPTION, FolderConfig
-from stochseg.data.folder.dataset import read_description, read_image
 from stochseg.data.folder.files import INIT, SPLITS, FolderFiles
 from stochseg.data.folder.labels import colors_of, whole_numbers, without_alpha
 from stochseg.data.readers.trees import Tree
@@ -60,23 +59,19 @@ def init_folder(root: Path) -> FolderConfig:
     files.check(files.images)
     new: dict[Path, str] = {}
     if description.exists():
-        config = read_description(files)
+        config = files.config
     else:
         new[description] = _describe(files, root.resolve().name)
         config = FolderConfig.parse(yaml.safe_load(new[description]), where=str(description))
     if not splits.exists():
         new[splits] = json.dumps(split_by_group(files.images, config), indent=1) + "\n"
     for file, text in new.items():
-        _write_new(file, text)
+        try:
+            with file.open("x", encoding="utf-8") as handle:
+                handle.write(text)
+        except OSError as error:
+            raise UserError(f"{file} cannot be written: {error.strerror or error}; make its folder writable") from None
     return config
-
-
-def _write_new(file: Path, text: str) -> None:
-    try:
-        with file.open("x", encoding="utf-8") as handle:
-            handle.write(text)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror or error}; make its folder writable") from None
 
 
 def split_by_group(ids: Iterable[str], config: FolderConfig) -> dict[str, list[str]]:
@@ -158,10 +153,10 @@ citation: ""
 def _inspect_images(files: FolderFiles) -> tuple[str, dict[str, object]]:
     """Find channels and normalization: 8-bit gray goes to -1..1, all else to the measured mean 0 and deviation 1."""
     names = _evenly_spaced(sorted(files.images.values()))
-    channels = read_image(files.tree, names[0])[0].shape[-1]
+    channels = files.read_image(names[0])[0].shape[-1]
     types, sums = set(), []
     for name in names:
-        image = read_image(files.tree, name)[0]
+        image = files.read_image(name)[0]
         if image.shape[-1] != channels:
             raise UserError(
                 f"{files.tree.where(name)} has {image.shape[-1]} channel(s), {names[0]} has {channels}; "

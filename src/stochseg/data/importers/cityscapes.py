@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -85,27 +86,6 @@ class _File:
         return self.tree.where(self.name)
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A street scene, and the size (h, w) to which it is reduced."""
-
-    id: str
-    city: str
-    split: str
-    image: _File
-    labels: _File
-    size: tuple[int, int] | None
-
-    def read(self) -> Record:
-        image = self.image.tree.picture(self.image.name).values
-        labels = stack_labels([_read_labels(self.labels)], [self.labels.where], image.shape[:2])[0]
-        if self.size is not None:
-            # Intensities are averaged; a label is never a mixture, so it is that of the nearest pixel.
-            image = _resized(image, self.size, Image.Resampling.BILINEAR)
-            labels = _resized(labels, self.size, Image.Resampling.NEAREST)
-        return Record(self.id, self.city, self.split, image, labels[None])
-
-
 @register_importer("cityscapes")
 def cityscapes(source: Path) -> Plan:
     """Plan the import of leftImg8bit/ and gtFine/ at 1024×2048: a folder, a zip, or a folder of both official zips."""
@@ -125,8 +105,8 @@ def cityscapes_128x256(source: Path) -> Plan:
 
 
 def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
-    frames = _frames(source, size)
-    if not frames:
+    items = _items(source, size)
+    if not items:
         raise UserError(
             f"{source}: expected leftImg8bit/train/CITY/*_leftImg8bit.png and val, found none; give the folder with "
             "leftImg8bit/ and gtFine/, or with leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip"
@@ -150,45 +130,46 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         citation="Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016",
         note=f"official train and val; test is skipped because its public labels are dummies{reduced}",
     )
-    return Plan(info, provenance, [Item(f.id, f.city, f.split, f.read) for f in frames], max_raters=1)
+    return Plan(info, provenance, items, max_raters=1)
 
 
 # ---------------------------------------------------------------------- files
 
 
-def _frames(source: Path, size: tuple[int, int] | None) -> list[_Frame]:
+def _items(source: Path, size: tuple[int, int] | None) -> list[Item]:
     images: dict[tuple[str, ...], _File] = {}
     labels: dict[tuple[str, ...], _File] = {}
-    for tree in _trees(source):
+    zips = sorted(source.glob("*.zip")) if source.is_dir() else []
+    for tree in map(Tree, (source, *zips)):
         for name in tree.names:
             if found := _IMAGE.search(name):
                 images.setdefault(found.groups(), _File(tree, name))
             elif found := _LABEL.search(name):
                 labels.setdefault(found.groups(), _File(tree, name))
-    return [
-        _Frame(stem, city, split, file, _label_of((split, city, stem), file, labels), size)
-        for (split, city, stem), file in images.items()
-    ]
-
-
-def _trees(source: Path) -> list[Tree]:
-    """Return the source itself, and the zips in it if it is a folder."""
-    zips = sorted(source.glob("*.zip")) if source.is_dir() else []
-    return [Tree(path) for path in (source, *zips)]
-
-
-def _label_of(key: tuple[str, ...], image: _File, labels: dict[tuple[str, ...], _File]) -> _File:
-    for form in _FORMS:
-        if (*key, form) in labels:
-            return labels[(*key, form)]
-    split, city, stem = key
-    raise UserError(
-        f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
-        f"{', '.join(_FORMS)}; unpack gtFine next to leftImg8bit, or give the folder of both official zips"
-    )
+    items = []
+    for (split, city, stem), image in images.items():
+        record = (stem, city, split)
+        forms = [labels[key] for form in _FORMS if (key := (split, city, stem, form)) in labels]
+        if not forms:
+            raise UserError(
+                f"{image.where} has no label map: expected gtFine/{split}/{city}/{stem}_gtFine_ with one of "
+                f"{', '.join(_FORMS)}; unpack gtFine next to leftImg8bit, or give the folder of both official zips"
+            )
+        items.append(Item(*record, partial(_read, record, image, forms[0], size)))
+    return items
 
 
 # ---------------------------------------------------------------------- reading
+
+
+def _read(record: tuple[str, str, str], image: _File, labels: _File, size: tuple[int, int] | None) -> Record:
+    pixels = image.tree.picture(image.name).values
+    classes = stack_labels([_read_labels(labels)], [labels.where], pixels.shape[:2])[0]
+    if size is not None:
+        # Intensities are averaged; a label is never a mixture, so it is that of the nearest pixel.
+        pixels = _resized(pixels, size, Image.Resampling.BILINEAR)
+        classes = _resized(classes, size, Image.Resampling.NEAREST)
+    return Record(*record, pixels, classes[None])
 
 
 def _read_labels(file: _File) -> Pixels:

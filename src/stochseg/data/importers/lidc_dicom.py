@@ -52,19 +52,19 @@ def lidc_dicom(source: Path) -> Plan:
     files = _dicom_files(tree)
     if not files:
         raise UserError(f"{source}: found no DICOM file; expected series such as LIDC-IDRI-0001/STUDY/SERIES/*.dcm")
-    readings, remarks = find_readings(tree)
+    readings, notes = find_readings(tree)
     found, skipped = _headers(files, readings)
     if not found:
         raise UserError(
             f"{source}: none of its {len(skipped)} CT series is one of the {len(readings)} annotated series; "
             "put the annotations of these series next to them"
         )
-    remarks.append(f"{len(skipped)} CT series without annotation skipped")
+    notes.append(f"{len(skipped)} CT series without annotation skipped")
     items, crowded = _items(found, readings)
     if crowded:
-        remarks.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
+        notes.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
     window = f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255"
-    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *remarks]))
+    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *notes]))
 
 
 # ---------------------------------------------------------------------- series
@@ -174,7 +174,7 @@ class Nodule:
 
 
 def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]) -> tuple[list[Item], int]:
-    """Plan one item per nodule and slice, and count the nodules that are skipped for more readers than maps."""
+    """Plan one item per nodule and slice, and count the nodules skipped because they have more readers than maps."""
     pixels = lru_cache(maxsize=CACHED)(read_window)
     items: list[Item] = []
     counts: dict[str, int] = defaultdict(int)
@@ -193,7 +193,7 @@ def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]
 
 
 def _nodules(slices: Sequence[Slice], reading: Reading) -> tuple[list[Nodule], int]:
-    """Find the nodules of a series from foot to head, and count those that are skipped for more readers than maps.
+    """Find the nodules of a series from foot to head, and count those skipped because they have more readers than maps.
 
     These are touching nodules that no tolerance separates: four of their outlines would show a disagreement that does
     not exist. They hardly occur if the readers are known, because the outlines of one reader are united.
@@ -279,30 +279,22 @@ def _distances(clouds: Sequence[Cloud], limit: float) -> npt.NDArray[np.float64]
 
 def _nodule(group: Sequence[Drawing], size: tuple[int, int]) -> Nodule | None:
     """Combine the drawings of one nodule; None if no outline encloses a pixel."""
-    places = _places({drawing.reader for drawing in group})
+    readers = sorted({drawing.reader for drawing in group})
+    # Each of the usual four readers keeps one place throughout the scan.
+    places = {reader: reader if readers[-1] < MAPS else place for place, reader in enumerate(readers)}
     slices: dict[int, Parts] = {}
     votes = np.zeros(size, dtype=np.int64)
     for number in sorted({number for drawing in group for number in drawing.slices}):
-        parts: list[tuple[tuple[Outline, ...], ...]] = [()] * MAPS
-        for drawing in group:
-            if number in drawing.slices:
-                place = places[drawing.reader]
-                parts[place] = (*parts[place], drawing.slices[number])
+        here = [drawing for drawing in group if number in drawing.slices]
+        parts = tuple(tuple(d.slices[number] for d in here if places[d.reader] == place) for place in range(MAPS))
         labels = label_maps(parts, size)
         if labels.any():
-            slices[number] = tuple(parts)
+            slices[number] = parts
             votes += labels.sum(0, dtype=np.int64)
     if not slices:
         return None
     row, column = center_of_mass(votes)
     return Nodule((int(row + 0.5), int(column + 0.5)), slices)
-
-
-def _places(readers: set[int]) -> dict[int, int]:
-    """Assign maps to readers: each of the usual four keeps one place throughout the scan."""
-    if max(readers) < MAPS:
-        return {reader: reader for reader in readers}
-    return {reader: place for place, reader in enumerate(sorted(readers))}
 
 
 # ---------------------------------------------------------------------- pixels

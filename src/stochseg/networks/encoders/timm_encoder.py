@@ -91,13 +91,12 @@ class TimmEncoder(PretrainedEncoder):
 
     def features(self, image: Tensor) -> Tensor:
         normalized = self.renormalize(image)
-        maps = self._keys(normalized) if self.is_vit else self._map(normalized)
+        if self.is_vit:
+            return self.resize_to_eighth(self._keys(normalized), image)
+        (maps,) = self.body(normalized)
+        if getattr(self.body, "output_fmt", None) == "NHWC":
+            maps = maps.permute(0, 3, 1, 2)
         return self.resize_to_eighth(maps, image)
-
-    def _map(self, image: Tensor) -> Tensor:
-        maps: Tensor
-        (maps,) = self.body(image)
-        return maps.permute(0, 3, 1, 2) if getattr(self.body, "output_fmt", None) == "NHWC" else maps
 
     def _keys(self, image: Tensor) -> Tensor:
         """Keys of the last block: a linear map of the tokens that enter it, so that its attention is not computed."""
