@@ -69,7 +69,7 @@ class AnalogBits(GaussianDiffusion):
         return self.net(torch.cat([x_t, previous], dim=1), t.to(x_t.device), condition), None
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        batch = self.noised(raters, mask, rater_count, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys)
         condition = self.net.encode(image)
         x0, _ = self.predict(batch.x_t, batch.t, self._own_estimate(batch, condition), condition[batch.rows])
         return {"loss": batch.mean((x0 - batch.x0) ** 2)}

@@ -109,7 +109,7 @@ class CIMD(GaussianDiffusion):
         return self.process.predict_x0(x_t, eps, t), v
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        batch = self.noised(raters, mask, rater_count, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys)
         eps, v = self._heads(batch.x_t, batch.t, self.net.encode(image)[batch.rows])
         noise = batch.mean((eps - batch.eps) ** 2)
         bound = self.process.num_timesteps * batch.mean(self.bound_terms(batch, eps.detach(), v))  # one t for all T

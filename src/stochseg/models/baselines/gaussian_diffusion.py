@@ -25,7 +25,7 @@ from stochseg.core import (
     standard_normal,
 )
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
-from stochseg.models.raters import pick_pairs
+from stochseg.models.raters import draw_pairs, time_steps
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo
@@ -100,18 +100,13 @@ class GaussianDiffusion(Diffusion):
 
     # ------------------------------------------------------------------ training
 
-    def noised(
-        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, device: torch.device
-    ) -> Noised:
+    def noised(self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Noised:
         """Draw raters, time steps and noise."""
-        draws = self.config.draws
-        pairs = pick_pairs(keys, rater_count, draws, self.process.num_timesteps)
-        rows, rater, t = pairs[0].to(device), pairs[1].to(device), pairs[2]
-        mask = None if mask is None else mask[rows, rater]
-        x0 = self.encode_labels(raters[rows, rater])
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
+        t, mask = time_steps(u, self.process.num_timesteps), target.mask
+        x0 = self.encode_labels(target.labels)
         if mask is not None:
             x0 = x0.masked_fill(~mask[:, None], 0.0)
-        noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], device)
         eps = standard_normal(noise, x0.shape)
         return Noised(rows, x0, eps, self.process.q_sample(x0, t, eps, mask), t, mask, noise)
 

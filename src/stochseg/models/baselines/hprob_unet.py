@@ -197,9 +197,7 @@ class HProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config = self.config
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         _, posterior, latents = self.posterior.descend(self.posterior.encoder(seen), draws_from(noise))
         logits, prior = self.logits(self.encode(image), given(latents))
         terms = target.cross_entropy(logits)

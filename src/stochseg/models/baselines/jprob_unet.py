@@ -74,10 +74,8 @@ class LevelEncoder(nn.Module):
     def forward(self, x: Tensor) -> tuple[list[Tensor], Gaussian]:
         features = self.path(x)
         levels = [head(f.mean((-2, -1), keepdim=True)) for head, f in zip(self.heads, features, strict=True)]
-        mean, log_sigma = (
-            torch.cat([getattr(g, part).flatten(1) for g in levels], 1) for part in ("mean", "log_sigma")
-        )
-        return features, Gaussian(mean, log_sigma)
+        mean = torch.cat([level.mean.flatten(1) for level in levels], 1)
+        return features, Gaussian(mean, torch.cat([level.log_sigma.flatten(1) for level in levels], 1))
 
 
 class LevelDecoder(nn.Module):
@@ -149,10 +147,9 @@ class JProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, (h, w) = self.config, image.shape[-2:]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        _, posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))
+        _, posterior = self.posterior(seen)
         z = draws_from(noise)(posterior)
         cross_entropy = target.cross_entropy(self.logits(condition, z)).mean()
         restored = self.image_decoder([coordinates(f) for f in condition.tensors[:-2]], z)[..., :h, :w]

@@ -150,11 +150,9 @@ class PHiSeg(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         h, w = image.shape[-2:]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
-        padded = pad_to_multiple(image, self.config.stride)
-        seen = torch.cat([padded, target.one_hot(self.num_classes, self.config.stride)], dim=1)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
-        prior, _ = self.prior.descend(self.prior.encode(padded), given(latents[::-1]))
+        prior, _ = self.prior.descend(self.encode(image).tensors, given(latents[::-1]))
         sums = cumulative(self.likelihood(latents))
         cross_entropy = torch.stack([target.cross_entropy(s[..., :h, :w]).mean() for s in sums])
         kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])

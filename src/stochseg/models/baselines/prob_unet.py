@@ -135,10 +135,8 @@ class ProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
         z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)
         cross_entropy, kl = target.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
         norm = torch.stack([p.float().square().sum() for p in self.parameters()]).sum()
