@@ -19,13 +19,14 @@ from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
-from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison, write_sample_grids
+from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.metrics.table import FAMILIES, format_metric
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
+from stochseg.plotting import comparison_grid, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.config import ValidationConfig
 from stochseg.types import Samples
@@ -257,7 +258,7 @@ def _load_trained(folder: Path, config: TrainConfig, device: torch.device) -> St
 
 
 def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: Path, terms: Terms) -> None:
-    """Write samples of all methods, for a few images on which the raters disagree."""
+    """Write samples-1.png, …: samples of all methods, for a few images on which the raters disagree."""
     if not methods:
         return
     data = open_split(next(iter(configs.values())), terms.split)
@@ -268,4 +269,5 @@ def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: P
         options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
         for example, samples in zip(examples, drawn, strict=True):
             samples[method] = model.sample(example.image[None], **options.model_dump()).to("cpu")
-    write_sample_grids(examples, drawn, data.info, out)
+    for number, (example, samples) in enumerate(zip(examples, drawn, strict=True), start=1):
+        write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")
