@@ -130,7 +130,10 @@ class CategoricalDiffusion(Diffusion):
         sampler, grid = self._plan(options)
         size = image.shape[2:]
         condition = self.denoiser.encode(image)
-        first = self._first_evaluation(condition, grid, keys, size) if self.config.share_first else None
+        first = None
+        if self.config.share_first:  # the network's proposal for pure noise, once per image
+            pure = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
+            first = self.denoiser.propose(pure, torch.full((len(pure),), grid[0], device=pure.device), condition)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
             x_T = self.process.prior((len(rows.image), *size), noise)
@@ -139,13 +142,6 @@ class CategoricalDiffusion(Diffusion):
             return Drawn(out.log_p0.exp(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
-
-    def _first_evaluation(
-        self, condition: Condition, grid: Grid, keys: Keys, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """The network's proposal for pure noise, once per image."""
-        x_T = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
-        return self.denoiser.propose(x_T, torch.full((len(x_T),), grid[0], device=x_T.device), condition)
 
     def _denoise(
         self, condition: Condition, rows: Tensor, noise: Noise, first: tuple[Tensor, Tensor] | None

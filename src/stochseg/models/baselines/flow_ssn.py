@@ -159,10 +159,8 @@ class FlowSSN(StochasticSegmenter):
         return mean + self.config.spread * draw_normal(noise.uniform(mean.shape)).to(mean)
 
     def default_sampling(self) -> SamplingOptions:
-        config = self.config
-        return SamplingOptions(
-            evaluations=config.evaluations, sampler=config.sampler, grid=config.grid, noise="independent"
-        )
+        chosen = self.config.model_dump(include={"evaluations", "sampler", "grid"})
+        return SamplingOptions(noise="independent", **chosen)
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         assert options.sampler is not None and options.grid is not None  # noqa: PT018

@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -48,11 +48,7 @@ from stochseg.types import DatasetInfo, Losses
 class JProbUNetConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192),
-        min_length=1,
-        description="channels per level, finest first, of all encoders and decoders",
-    )
+    channels: Channels = (32, 64, 128, 192, 192)  # of all encoders and decoders
     convs: int = Field(3, ge=1, description="convolutions per level")
     groups: int | None = Field(None, ge=1, description="groups of the normalization; None: no normalization")
     latent: int = Field(8, ge=2, description="dimensions of z per level")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -12,16 +12,18 @@ from torch import Tensor
 from stochseg.core import Noise, SeededNoise, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import Target, one_rater
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Keys, SamplingOptions, one_pass
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian
 from stochseg.networks.shapes import one_hot, pad_to_multiple
+
+Channels = Annotated[tuple[int, ...], Field(min_length=1, description="channels per level, finest first")]
 
 
 class LatentConfig(SegmenterConfig):
     """Levels, each of half the resolution of the one before."""
 
-    channels: tuple[int, ...] = Field(min_length=1, description="channels per level, finest first")
+    channels: Channels
 
     @property
     def stride(self) -> int:
@@ -77,10 +79,4 @@ class LatentSegmenter(StochasticSegmenter):
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode each image once; a sample takes one pass of the decoder and each pixel's most probable label."""
         condition = self.encode(image)
-
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            p = self.decode(condition[rows.image], noise).float().softmax(1)
-            report(0)
-            return Drawn(p)
-
-        return Drawing(draw)
+        return one_pass(lambda rows, noise: self.decode(condition[rows.image], noise).float().softmax(1))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.errors import UserError
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -44,9 +44,7 @@ from stochseg.types import DatasetInfo, Losses
 class PHiSegConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels per resolution, finest first"
-    )
+    channels: Channels = (32, 64, 128, 192, 192, 192, 192)
     convs: int = Field(3, ge=1, description="convolutions per resolution in the encoders; elsewhere two")
     groups: int = Field(8, ge=1, description="groups of the normalization")
     levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -37,9 +37,7 @@ from stochseg.types import DatasetInfo, Losses
 class ProbUNetConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192), min_length=1, description="channels per level, of the U-Net and of both encoders"
-    )
+    channels: Channels = (32, 64, 128, 192, 192)  # of the U-Net and of both encoders
     convs: int = Field(3, ge=1, description="convolutions per level")
     groups: int | None = Field(None, ge=1, description="groups of the normalization; None, as in the paper: none")
     latent: int = Field(6, ge=1, description="dimensions of z")
