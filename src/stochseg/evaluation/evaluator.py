@@ -68,7 +68,11 @@ def evaluate(
     >>> len(result.images), result.metrics["diversity_2"]
     (2, 0.0)
     """
-    _check(model, data, options, limit)
+    check_counts(options, limit)
+    if len(data) == 0:
+        raise UserError("evaluate: the split is empty; choose another")
+    check_compatible(model, data)
+    model.check_options(options)
     settings = options.or_default(model.default_sampling())
     independent = model.independent and settings.noise == "independent"
     counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
@@ -139,15 +143,12 @@ def evaluations_curve(
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
-def _check(model: StochasticSegmenter, data: SegmentationData, options: SamplingOptions, limit: int | None) -> None:
+def check_counts(options: SamplingOptions, limit: int | None) -> None:
+    """Raise a UserError unless there are enough samples and images to score."""
     if options.n < 2:
-        raise UserError(f"evaluate: expected at least 2 samples per image, got {options.n}")
-    if len(data) == 0:
-        raise UserError("evaluate: the split is empty; choose another")
+        raise UserError(f"scores need at least 2 samples per image, got {options.n}")
     if limit is not None and limit < 1:
-        raise UserError(f"evaluate: limit must be at least 1, got {limit}")
-    check_compatible(model, data)
-    model.check_options(options)
+        raise UserError(f"limit must be at least 1, got {limit}")
 
 
 def _facts(

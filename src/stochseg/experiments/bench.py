@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
 from stochseg.evaluation import check_compatible, evaluate
+from stochseg.evaluation.evaluator import check_counts
 from stochseg.experiments.profiling import flop_counter, gemm_gflops, median_seconds, peak_memory
 from stochseg.experiments.provenance import device_name, provenance
 from stochseg.experiments.recipes import RECIPES, fresh_model
@@ -127,8 +128,7 @@ def run_bench(
     if data is not None:
         if not trained:
             raise UserError("bench: expected a trained model to score, got random weights; use a run or a saved model")
-        if n < 2:
-            raise UserError(f"bench: scores need at least 2 samples per image, got {n}")
+        check_counts(cases[0].options, limit)
         for model in trained:
             check_compatible(model, data)
     facts = provenance()

@@ -19,6 +19,7 @@ from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
+from stochseg.evaluation.evaluator import check_counts
 from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
@@ -129,7 +130,13 @@ def compare(
         UserError: before any training, if the methods cannot be compared or rows of other terms are in `out`.
     """
     console = console or Console(stderr=True)
-    _check_arguments(methods, options, limit)
+    if len(set(methods)) < len(methods):
+        raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
+    if options.sampler is not None or options.grid is not None:
+        raise UserError(
+            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
+        )
+    check_counts(options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
     terms = Terms(budget, data, split, options, limit, tuple(overrides), pick_device(device))
@@ -151,19 +158,6 @@ def compare(
 
 
 # ---------------------------------------------------------------------- checks before any training
-
-
-def _check_arguments(methods: Sequence[str], options: SamplingOptions, limit: int | None) -> None:
-    if len(set(methods)) < len(methods):
-        raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
-    if options.n < 2:
-        raise UserError(f"compare: expected at least 2 samples per image, got {options.n}")
-    if limit is not None and limit < 1:
-        raise UserError(f"compare: limit must be at least 1, got {limit}")
-    if options.sampler is not None or options.grid is not None:
-        raise UserError(
-            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
-        )
 
 
 def _config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:

@@ -63,9 +63,8 @@ class CategoricalDiffusion(Diffusion):
         """Draw noise for the whole image and join the windows at every step, so that samples have no seams."""
         model = shared_copy(self)
         model.denoiser = Tiled(model.denoiser, tile, overlap)
-        model.accelerated_modules = tuple(
-            name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules
-        )
+        inner = (name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules)
+        model.accelerated_modules = tuple(inner)
         return model
 
     def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:

@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
+from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised, Prediction
 from stochseg.models.ccdm import CCDM
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
@@ -61,9 +61,7 @@ class AnalogBits(GaussianDiffusion):
         bits = self.codes.shape[1]
         self.net = ContinuousUNet(2 * bits, info.image_channels, bits, config)
 
-    def predict(
-        self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
-    ) -> tuple[Tensor, Tensor | None]:
+    def predict(self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition) -> Prediction:
         if previous is None or self.config.self_conditioning == 0:  # training never showed one
             previous = torch.zeros_like(x_t)
         return self.net(torch.cat([x_t, previous], dim=1), t.to(x_t.device), condition), None

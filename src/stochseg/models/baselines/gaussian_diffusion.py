@@ -8,6 +8,7 @@ not exist cannot occur.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -29,6 +30,9 @@ from stochseg.models.raters import draw_pairs, time_steps
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo
+
+Prediction = tuple[Tensor, Tensor | None]
+"""x0 and, if the variance is learned, v."""
 
 
 class GaussianDiffusionConfig(DiffusionConfig):
@@ -74,10 +78,8 @@ class GaussianDiffusion(Diffusion):
         self.register_buffer("codes", codes.float(), persistent=False)
         self.check_options(self.default_sampling())
 
-    def predict(
-        self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
-    ) -> tuple[Tensor, Tensor | None]:
-        """x0 and, if the variance is learned, v, as in `core.gaussian.GaussianDenoise`. t: "b" on the CPU."""
+    def predict(self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition) -> Prediction:
+        """Estimate x0 as a `core.GaussianDenoise` does, given the encoded images. t: "b" on the CPU."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ labels and codes
@@ -119,11 +121,7 @@ class GaussianDiffusion(Diffusion):
         condition = self.net.encode(image)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            local = condition[rows.image]
-
-            def denoise(x_t: Tensor, t: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None]:
-                return self.predict(x_t, t, previous, local)
-
+            denoise = partial(self.predict, condition=condition[rows.image])
             x_T = standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
             x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
             return Drawn(self.probabilities(x0), self.decode(x0), len(grid))

@@ -81,13 +81,9 @@ class LevelDecoder(nn.Module):
     def __init__(self, own: Sequence[int], out_channels: int, config: JProbUNetConfig):
         super().__init__()
         self.latent = config.latent
-        below = (*config.channels[1:], 0)
-        self.stages = nn.ModuleList(
-            [
-                conv_stack(extra + config.latent + b, c, config.convs, config.groups)
-                for extra, b, c in zip(own, below, config.channels, strict=True)
-            ]
-        )
+        stage = partial(conv_stack, convs=config.convs, groups=config.groups)
+        sizes = zip(own, (*config.channels[1:], 0), config.channels, strict=True)
+        self.stages = nn.ModuleList([stage(extra + config.latent + coarser, c) for extra, coarser, c in sizes])
         self.head = nn.Conv2d(config.channels[0], out_channels, 1)
 
     def forward(self, own: Sequence[Tensor], z: Tensor) -> Tensor:
