@@ -7,7 +7,7 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.models import load, save
-from stochseg.models.raters import pick_pairs
+from stochseg.models.raters import Target, draw_pairs, time_steps
 from tests.support.extras import import_or_skip
 from tests.support.models import batch_sizes, fresh, images, labels, perturb
 
@@ -224,7 +224,9 @@ def test_weights_of_another_kind_of_model_are_refused():
 
 @pytest.mark.parametrize("t_power", [1.0, 2.0])
 def test_time_steps_are_drawn_by_t_power(t_power):
-    _, _, t = pick_pairs([(i,) for i in range(1000)], torch.ones(1000), 4, 10, t_power)
+    maps, keys = torch.zeros(1000, 1, 1, 1, dtype=torch.int64), [(i,) for i in range(1000)]
+    _, _, u, _ = draw_pairs(maps, None, torch.ones(1000), keys, draws=4)
+    t = time_steps(u, 10, t_power)
     found = torch.bincount(t, minlength=11)[1:] / 4000
     edges = (torch.arange(11) / 10) ** t_power
     torch.testing.assert_close(found, edges.diff(), atol=0.02, rtol=0)
@@ -240,7 +242,7 @@ def test_bound_does_not_depend_on_t_power():
         p = ((torch.arange(11) / 10).double() ** t_power).diff()  # of t = 1..10
         with torch.no_grad():
             terms = [
-                model._terms(x0, 1 - x0, torch.tensor([t]), None, condition[rows]).item() * p[t - 1].item()
+                model._terms(Target(x0, None), 1 - x0, torch.tensor([t]), condition[rows]).item() * p[t - 1].item()
                 for t in range(1, 11)
             ]
         means.append(sum(terms))

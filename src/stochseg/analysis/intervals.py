@@ -72,13 +72,15 @@ def coverage(samples: Sequence[Measurement], raters: Sequence[Measurement], conf
             f"coverage: expected one measurement of the raters for each of the samples, got {len(raters)} and "
             f"{len(samples)}"
         )
-    pairs = list(zip(samples, raters, strict=True))
-    for ours, theirs in pairs:
+    randomized: list[float] = []
+    closed: list[bool] = []
+    for ours, theirs in zip(samples, raters, strict=True):
         if ours.unit != theirs.unit:
             raise UserError(f"coverage: expected one unit, got {ours.unit!r}, {theirs.unit!r}; pass spacing for both")
-    randomized = np.concatenate([_covered(ours, theirs.values, confidence) for ours, theirs in pairs])
-    closed = np.concatenate([_inside(ours, theirs.values, confidence) for ours, theirs in pairs])
-    return Coverage(confidence, float(randomized.mean()), float(closed.mean()), len(closed))
+        low, high = ours.interval(confidence)
+        randomized.extend(_covered(ours, theirs.values, confidence))
+        closed.extend((theirs.values >= low) & (theirs.values <= high))
+    return Coverage(confidence, float(np.mean(randomized)), float(np.mean(closed)), len(closed))
 
 
 def _covered(samples: Measurement, values: Values, confidence: float) -> Values:
@@ -88,8 +90,3 @@ def _covered(samples: Measurement, values: Values, confidence: float) -> Values:
     low, high = below / (count + 1), (below + tied + 1) / (count + 1)
     overlap = np.minimum(high, (1 + confidence) / 2) - np.maximum(low, (1 - confidence) / 2)
     return np.asarray(np.clip(overlap, 0, None) / (high - low))
-
-
-def _inside(samples: Measurement, values: Values, confidence: float) -> Values:
-    low, high = samples.interval(confidence)
-    return ((values >= low) & (values <= high)).astype(np.float64)

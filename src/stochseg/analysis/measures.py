@@ -77,7 +77,13 @@ def measure(
     [0.0, 3.0, 3.0, 3.0]
     """
     if what == VOLUME:
-        return _volume(samples, label, spacing, index, info, name)
+        if not isinstance(samples, Samples) or index is not None:
+            raise UserError(
+                'measure "volume": expected Samples of all slices of a series, "b n h w", and no index; '
+                "stack the slices along b"
+            )
+        slices = [select_image(samples, z, info) for z in range(len(samples.labels))]
+        return _volume(slices, label, spacing, name)
     if not callable(what) and what not in MEASURES:
         raise unknown_name("measure", what, [*MEASURES, VOLUME])
     image = select_image(samples, index, info)
@@ -87,7 +93,11 @@ def measure(
                 "measure: label and spacing apply to named measures only, a function receives the whole label map; "
                 "use them inside the function"
             )
-        return _apply(what, image, name or str(getattr(what, "__name__", "measure")))
+        title = name or str(getattr(what, "__name__", "measure"))
+        values = np.array([float(what(labels)) for labels in image.labels.numpy()])
+        for i in np.flatnonzero(~np.isfinite(values)):
+            raise UserError(f"{title}: sample {i} measures {values[i]}; return a finite number, also for an empty map")
+        return Measurement(title, values, image.weights.numpy())
     mm = _check_spacing(spacing, ("row", "column"))
     (function, unit), pixel = MEASURES[what], (mm[0], mm[1]) if mm else (1.0, 1.0)
     values = np.array([function(region, pixel) for region in _regions(image, label)])
@@ -131,27 +141,9 @@ def measurements(
     )
 
 
-def _apply(function: Measure, image: ImageSamples, name: str) -> Measurement:
-    values = np.array([float(function(labels)) for labels in image.labels.numpy()])
-    for i in np.flatnonzero(~np.isfinite(values)):
-        raise UserError(f"{name}: sample {i} measures {values[i]}; return a finite number, also for an empty map")
-    return Measurement(name, values, image.weights.numpy())
-
-
 def _volume(
-    samples: Samples | Tensor,
-    label: int | str | None,
-    spacing: Sequence[float] | None,
-    index: int | None,
-    info: DatasetInfo | None,
-    name: str | None,
+    slices: Sequence[ImageSamples], label: int | str | None, spacing: Sequence[float] | None, name: str | None
 ) -> Measurement:
-    if not isinstance(samples, Samples) or index is not None:
-        raise UserError(
-            'measure "volume": expected Samples of all slices of a series, "b n h w", and no index; '
-            "stack the slices along b"
-        )
-    slices = [select_image(samples, z, info) for z in range(len(samples.labels))]
     weights = slices[0].weights
     if any(not torch.allclose(image.weights, weights, atol=1e-6) for image in slices):
         raise UserError('measure "volume": sample i needs the same weight in every slice; draw samples of equal weight')

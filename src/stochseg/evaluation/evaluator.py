@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation.compatibility import check_compatible, match_normalization
 from stochseg.evaluation.image_scores import rater_scores, truth_scores
 from stochseg.evaluation.results import Evaluation, ModeTable
-from stochseg.metrics import (
-    CalibrationBins,
-    brier_sums,
-    calibration_bins,
-    confusion_matrix,
-    ece,
-    foreground_bins,
-    miou,
-)
+from stochseg.metrics import CalibrationBins, brier_sums, calibration_bins, confusion_matrix, ece, foreground_bins, miou
 from stochseg.metrics.calibration import LIKELY
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -34,6 +25,9 @@ from stochseg.types import Batch, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
+
+Sums = tuple[Tensor, CalibrationBins, CalibrationBins, Tensor]
+"""Confusion matrix, calibration bins of all labels and of the foreground, Brier sums; they add up over images."""
 
 
 def evaluate(
@@ -74,25 +68,36 @@ def evaluate(
     >>> len(result.images), result.metrics["diversity_2"]
     (2, 0.0)
     """
-    _check(model, data, options, limit)
+    check_counts(options, limit)
+    if len(data) == 0:
+        raise UserError("evaluate: the split is empty; choose another")
+    check_compatible(model, data)
+    model.check_options(options)
     settings = options.or_default(model.default_sampling())
     independent = model.independent and settings.noise == "independent"
     counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
     chosen = spread(len(data), len(data) if limit is None else limit)
     rows: list[dict[str, Any]] = []
     kept: list[tuple[Example, Samples]] = []
-    totals, modes = _Totals(), _Modes()
+    sums: list[Sums] = []
+    modes: list[tuple[Truth, Tensor]] = []
     for done, i in enumerate(chosen, start=1):
         example = data[i].rated(data.info.ignore)
         if len(example.raters) == 0:  # all void: no sample can be wrong
             continue
-        out, seconds = _draw(model, data, example, options)
+        image = match_normalization(example.image, data.info, model.info)
+        start = time.perf_counter()
+        out = model.sample(image[None], **options.model_dump()).to("cpu")
+        seconds = time.perf_counter() - start
         batch = Batch.collate([example], data.info.ignore)
         row = {"id": example.id, **rater_scores(out, batch, counts, independent=independent)}
         if isinstance(data, KnownTruth):
-            row |= modes.add(out, data.truth(i), independent)
+            truth = data.truth(i)
+            scores, frequency = truth_scores(out, truth, independent=independent)
+            row |= scores
+            modes.append((truth, frequency))
         rows.append(row | {"seconds_per_image": seconds, "evaluations_per_sample": float(out.evaluations)})
-        totals.add(out, batch, example, data.info.ignore)
+        sums.append(_image_sums(out, batch, example, data.info.ignore))
         if on_image is not None:
             on_image(i, batch, out)
         if len(kept) < keep:
@@ -101,9 +106,11 @@ def evaluate(
             progress(done, len(chosen))
     if not rows:
         raise UserError("evaluate: expected images with labeled pixels, got only void ones")
-    means = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"}
-    facts = _facts(model, data, len(rows), settings)
-    return Evaluation(means | totals.metrics() | modes.metrics(), rows, facts, kept, modes.table())
+    metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"} | _sum_metrics(sums)
+    table = _mode_table(modes) if modes else None
+    if table is not None:
+        metrics["mode_tv_overall"] = float(abs(table.truth.mean(0) - table.frequency.mean(0)).sum() / 2)
+    return Evaluation(metrics, rows, _facts(model, data, len(rows), settings), kept, table)
 
 
 def evaluations_curve(
@@ -136,25 +143,12 @@ def evaluations_curve(
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
-def _check(model: StochasticSegmenter, data: SegmentationData, options: SamplingOptions, limit: int | None) -> None:
+def check_counts(options: SamplingOptions, limit: int | None) -> None:
+    """Raise a UserError unless there are enough samples and images to score."""
     if options.n < 2:
-        raise UserError(f"evaluate: expected at least 2 samples per image, got {options.n}")
-    if len(data) == 0:
-        raise UserError("evaluate: the split is empty; choose another")
+        raise UserError(f"scores need at least 2 samples per image, got {options.n}")
     if limit is not None and limit < 1:
-        raise UserError(f"evaluate: limit must be at least 1, got {limit}")
-    check_compatible(model, data)
-    model.check_options(options)
-
-
-def _draw(
-    model: StochasticSegmenter, data: SegmentationData, example: Example, options: SamplingOptions
-) -> tuple[Samples, float]:
-    """Draw the samples of an example; returns them and the seconds they took."""
-    image = match_normalization(example.image, data.info, model.info)
-    start = time.perf_counter()
-    out = model.sample(image[None], **options.model_dump()).to("cpu")
-    return out, time.perf_counter() - start
+        raise UserError(f"limit must be at least 1, got {limit}")
 
 
 def _facts(
@@ -174,56 +168,28 @@ def _facts(
     }
 
 
-@dataclass
-class _Totals:
-    """Sums over images, from which metrics of the whole data set are computed."""
-
-    confusion: list[Tensor] = field(default_factory=list)
-    bins: list[CalibrationBins] = field(default_factory=list)
-    foreground: list[CalibrationBins] = field(default_factory=list)
-    brier: list[Tensor] = field(default_factory=list)
-
-    def add(self, out: Samples, batch: Batch, example: Example, ignore: int | None) -> None:
-        fused = out.fused("mean")[0].expand_as(example.raters)
-        self.confusion.append(confusion_matrix(fused, example.raters, out.num_classes, ignore))
-        self.bins.append(calibration_bins(out.mean, batch.raters, mask=batch.mask))
-        self.foreground.append(foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY))
-        self.brier.append(torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)))
-
-    def metrics(self) -> dict[str, float]:
-        found = {
-            "miou": miou(torch.stack(self.confusion).sum(0)).item(),
-            "ece": ece(sum(self.bins[1:], start=self.bins[0])).item(),
-        }
-        foreground = sum(self.foreground[1:], start=self.foreground[0])
-        if foreground.count.sum() > 0:  # undefined if the model marks nothing anywhere
-            found["ece_foreground"] = ece(foreground).item()
-        total, count = torch.cat(self.brier, dim=1).sum(1).tolist()
-        return found | {"brier": total / count}
+def _image_sums(out: Samples, batch: Batch, example: Example, ignore: int | None) -> Sums:
+    fused = out.fused("mean")[0].expand_as(example.raters)
+    return (
+        confusion_matrix(fused, example.raters, out.num_classes, ignore),
+        calibration_bins(out.mean, batch.raters, mask=batch.mask),
+        foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY),
+        torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)),
+    )
 
 
-@dataclass
-class _Modes:
-    """Frequencies of the known modes, one row per image; empty for data without a known truth."""
+def _sum_metrics(sums: Sequence[Sums]) -> dict[str, float]:
+    """Metrics of the whole data set from the sums of its images."""
+    confusion, bins, foreground, brier = zip(*sums, strict=True)
+    found = {"miou": miou(torch.stack(confusion).sum(0)).item(), "ece": ece(sum(bins[1:], start=bins[0])).item()}
+    likely = sum(foreground[1:], start=foreground[0])
+    if likely.count.sum() > 0:  # undefined if the model marks nothing anywhere
+        found["ece_foreground"] = ece(likely).item()
+    total, count = torch.cat(brier, dim=1).sum(1).tolist()
+    return found | {"brier": total / count}
 
-    names: tuple[str, ...] = ()
-    truth: list[list[float]] = field(default_factory=list)
-    frequency: list[list[float]] = field(default_factory=list)
 
-    def add(self, out: Samples, truth: Truth, independent: bool) -> dict[str, float]:
-        """Add an image; returns its scores."""
-        scores, frequency = truth_scores(out, truth, independent=independent)
-        self.names = truth.names
-        self.truth.append(truth.probabilities.double().tolist())
-        self.frequency.append(frequency.tolist())
-        return scores
-
-    def table(self) -> ModeTable | None:
-        return ModeTable(self.names, np.array(self.truth), np.array(self.frequency)) if self.names else None
-
-    def metrics(self) -> dict[str, float]:
-        modes = self.table()
-        if modes is None:
-            return {}
-        difference = modes.truth.mean(0) - modes.frequency.mean(0)
-        return {"mode_tv_overall": float(abs(difference).sum() / 2)}
+def _mode_table(modes: Sequence[tuple[Truth, Tensor]]) -> ModeTable:
+    truth = np.array([truth.probabilities.double().tolist() for truth, _ in modes])
+    frequency = np.array([frequency.tolist() for _, frequency in modes])
+    return ModeTable(modes[0][0].names, truth, frequency)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
 from stochseg.evaluation import check_compatible, evaluate
+from stochseg.evaluation.evaluator import check_counts
 from stochseg.experiments.profiling import flop_counter, gemm_gflops, median_seconds, peak_memory
 from stochseg.experiments.provenance import device_name, provenance
 from stochseg.experiments.recipes import RECIPES, fresh_model
@@ -31,7 +32,6 @@ from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import quality_against_cost, write_figure
 from stochseg.types import Samples
 
-T = TypeVar("T")
 COLUMNS = (
     "evaluations_all_samples",
     "seconds",
@@ -88,15 +88,11 @@ def make_cases(
         model = fresh_model(name).to(device) if fresh else load(name, device=device)
         for engine in engines:
             accelerated = with_engine(model, engine)
-            for sampler, grid, count in product(_or_default(samplers), _or_default(grids), _or_default(counts)):
+            for sampler, grid, count in product(samplers or (None,), grids or (None,), counts or (None,)):
                 chosen = options.model_copy(update={"sampler": sampler, "grid": grid, "evaluations": count})
                 model.check_options(chosen)
                 cases.append(Case(name, accelerated, chosen, trained=not fresh))
     return cases
-
-
-def _or_default(values: Sequence[T]) -> Sequence[T | None]:
-    return values or [None]
 
 
 def run_bench(
@@ -128,8 +124,13 @@ def run_bench(
     Raises:
         UserError: if the data do not fit a model, or there is no trained model or only one sample to score.
     """
+    n, trained = cases[0].options.n, [case.model for case in cases if case.trained]
     if data is not None:
-        _check_scores(cases, data)
+        if not trained:
+            raise UserError("bench: expected a trained model to score, got random weights; use a run or a saved model")
+        check_counts(cases[0].options, limit)
+        for model in trained:
+            check_compatible(model, data)
     facts = provenance()
     rows: list[dict[str, Any]] = []
     for case in cases:
@@ -140,20 +141,9 @@ def run_bench(
                 write_csv(out, [row | facts for row in rows])
             if report is not None:
                 report(rows[-1])
-    n = cases[0].options.n
     if out is not None and any(row.get(f"ged_{n}", "") != "" for row in rows):
         write_figure(quality_against_cost(rows, n=n), out.with_suffix(".png"))
     return rows
-
-
-def _check_scores(cases: Sequence[Case], data: SegmentationData) -> None:
-    trained = [case for case in cases if case.trained]
-    if not trained:
-        raise UserError("bench: expected a trained model to score, got random weights; use a run or a saved model")
-    if cases[0].options.n < 2:
-        raise UserError(f"bench: scores need at least 2 samples per image, got {cases[0].options.n}")
-    for case in trained:
-        check_compatible(case.model, data)
 
 
 def cost(case: Case, size: tuple[int, int], *, repeats: int = 3) -> dict[str, Any]:
@@ -223,18 +213,16 @@ def _extrapolate(case: Case, core_seconds: float, work: Callable[[SamplingOption
 def _count_maps(model: StochasticSegmenter) -> Iterator[list[int]]:
     """Record the batch sizes of the network that is evaluated most: the last of the accelerated modules."""
     sizes: list[int] = []
-    if not model.accelerated_modules:
-        yield sizes
-        return
 
     def count(module: nn.Module, inputs: object, out: Tensor | tuple[Tensor, ...]) -> None:
         sizes.append(len(out if isinstance(out, Tensor) else out[0]))
 
-    hook = model.get_submodule(model.accelerated_modules[-1]).register_forward_hook(count)
+    hooks = [model.get_submodule(name).register_forward_hook(count) for name in model.accelerated_modules[-1:]]
     try:
         yield sizes
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int) -> dict[str, Any]:

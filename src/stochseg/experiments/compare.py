@@ -19,13 +19,15 @@ from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
-from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison, write_sample_grids
+from stochseg.evaluation.evaluator import check_counts
+from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.metrics.table import FAMILIES, format_metric
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
+from stochseg.plotting import comparison_grid, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.config import ValidationConfig
 from stochseg.types import Samples
@@ -128,7 +130,13 @@ def compare(
         UserError: before any training, if the methods cannot be compared or rows of other terms are in `out`.
     """
     console = console or Console(stderr=True)
-    _check_arguments(methods, options, limit)
+    if len(set(methods)) < len(methods):
+        raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
+    if options.sampler is not None or options.grid is not None:
+        raise UserError(
+            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
+        )
+    check_counts(options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
     terms = Terms(budget, data, split, options, limit, tuple(overrides), pick_device(device))
@@ -150,19 +158,6 @@ def compare(
 
 
 # ---------------------------------------------------------------------- checks before any training
-
-
-def _check_arguments(methods: Sequence[str], options: SamplingOptions, limit: int | None) -> None:
-    if len(set(methods)) < len(methods):
-        raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
-    if options.n < 2:
-        raise UserError(f"compare: expected at least 2 samples per image, got {options.n}")
-    if limit is not None and limit < 1:
-        raise UserError(f"compare: limit must be at least 1, got {limit}")
-    if options.sampler is not None or options.grid is not None:
-        raise UserError(
-            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
-        )
 
 
 def _config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
@@ -257,7 +252,7 @@ def _load_trained(folder: Path, config: TrainConfig, device: torch.device) -> St
 
 
 def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: Path, terms: Terms) -> None:
-    """Write samples of all methods, for a few images on which the raters disagree."""
+    """Write samples-1.png, …: samples of all methods, for a few images on which the raters disagree."""
     if not methods:
         return
     data = open_split(next(iter(configs.values())), terms.split)
@@ -268,4 +263,5 @@ def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: P
         options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
         for example, samples in zip(examples, drawn, strict=True):
             samples[method] = model.sample(example.image[None], **options.model_dump()).to("cpu")
-    write_sample_grids(examples, drawn, data.info, out)
+    for number, (example, samples) in enumerate(zip(examples, drawn, strict=True), start=1):
+        write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")

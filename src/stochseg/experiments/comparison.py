@@ -12,8 +12,8 @@ from rich.table import Table
 from stochseg.data import SegmentationData, spread
 from stochseg.files import write_csv, write_text
 from stochseg.metrics.table import FAMILIES, format_metric, metric_info
-from stochseg.plotting import comparison_grid, method_bars, write_figure
-from stochseg.types import DatasetInfo, Example, Samples
+from stochseg.plotting import method_bars, write_figure
+from stochseg.types import Example
 
 Row = dict[str, Any]
 METRICS = (
@@ -105,14 +105,6 @@ def disputed_examples(data: SegmentationData, count: int) -> list[Example]:
     """Pick examples on which the raters disagree."""
     candidates = [data[i] for i in spread(len(data), 8 * count)]
     return sorted(candidates, key=_disagreement, reverse=True)[:count]
-
-
-def write_sample_grids(
-    examples: Sequence[Example], samples: Sequence[Mapping[str, Samples]], info: DatasetInfo, out: Path
-) -> None:
-    """Write samples-1.png, samples-2.png, …: one picture per example, one row per method. samples: by method."""
-    for number, (example, drawn) in enumerate(zip(examples, samples, strict=True), start=1):
-        write_figure(comparison_grid(example, drawn, info), out / f"samples-{number}.png")
 
 
 def _disagreement(example: Example) -> float:

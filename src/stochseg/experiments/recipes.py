@@ -16,8 +16,25 @@ from stochseg.models.registry import find_class, is_registered
 from stochseg.training.config import TrainConfig, override, read_config
 
 # Minutes on two cores. The faintness of the halo, on which its probability depends, takes longest to learn: some 60,000
+
+# Training of a model by its own name, unless its authors chose otherwise.
+_BY_NAME: dict[str, Any] = {
+    "data": {"name": "folder", "options": {"root": "my-data"}, "augment": "flip-rotate"},
+    "steps": 4000,
+    "batch_size": 16,
+    "lr": 5e-4,
+    "final_lr": 1e-5,
+    "warmup": 100,
+    "ema": 0.999,
+    "clip": 1.0,
+    "validation": {"every": 500, "images": 16, "num_samples": 16},
+    "save_every": 250,
+}
+
+# Minutes on two cores. The faintness of the halo, on which its probability depends, takes longest to learn: some 60,000
 # images. So the image tower has most of the weights, and each image serves only two draws.
 _PHANTOM_TINY: dict[str, Any] = {
+    **_BY_NAME,
     "data": {
         "name": "phantom",
         "options": {"size": 32, "variant": "binary", "raters": 4},
@@ -41,48 +58,30 @@ _PHANTOM_TINY: dict[str, Any] = {
     "batch_size": 64,
     "optimizer": "muon",
     "lr": 3e-3,
-    "final_lr": 1e-5,
     "warmup": 50,
-    "ema": 0.999,
-    "clip": 1.0,
     "precision": "auto",
-    "validation": {"every": 500, "images": 16, "num_samples": 16},
-    "save_every": 250,
 }
 
 
-# Training of a model by its own name, unless its authors chose otherwise.
-_BY_NAME: dict[str, Any] = {
-    "data": {"name": "folder", "options": {"root": "my-data"}, "augment": "flip-rotate"},
-    "steps": 4000,
-    "batch_size": 16,
-    "lr": 5e-4,
-    "final_lr": 1e-5,
-    "warmup": 100,
-    "ema": 0.999,
-    "clip": 1.0,
-    "validation": {"every": 500, "images": 16, "num_samples": 16},
-    "save_every": 250,
-}
+def _ccdm(path: str, augment: str, base: int, multipliers: Sequence[float], **training: Any) -> dict[str, Any]:
+    """`ccdm` on a packed store, trained as in the paper."""
+    return {
+        "data": {"name": "store", "options": {"path": path}, "augment": augment, "workers": 4},
+        "model": {"name": "ccdm", "options": {"base": base, "multipliers": list(multipliers)}},
+        **MODELS["ccdm"].training_defaults,
+        "save_every": 1000,
+        **training,
+    }
 
 
-def _lidc(multipliers: Sequence[float], base: int, published: dict[str, float]) -> dict[str, Any]:
-    """CCDM on LIDC at 128×128.
+def _lidc(base: int, multipliers: Sequence[float], published: dict[str, float]) -> dict[str, Any]:
+    """`ccdm` on LIDC at 128×128.
 
     Note: the paper trains until the validation GED converges; the number of steps is ours.
     """
-    return {
-        "data": {"name": "store", "options": {"path": "data/lidc.h5"}, "augment": "flip-rotate", "workers": 4},
-        "model": {"name": "ccdm", "options": {"base": base, "multipliers": list(multipliers)}},
-        "steps": 150_000,
-        "batch_size": 64,
-        "lr": 1e-4,
-        "final_lr": 1e-6,
-        "ema": 0.99995,
-        "validation": {"every": 5000, "images": 100, "num_samples": 16, "evaluations": 25},
-        "save_every": 1000,
-        "published": published,
-    }
+    validation = {"every": 5000, "images": 100, "num_samples": 16, "evaluations": 25}
+    training = {"steps": 150_000, "validation": validation, "published": published}
+    return _ccdm("data/lidc.h5", "flip-rotate", base, multipliers, **training)
 
 
 def _fast(data: dict[str, Any], model: dict[str, Any], **training: Any) -> dict[str, Any]:
@@ -110,25 +109,6 @@ def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
     return _fast({"name": "store", "options": {"path": "data/lidc.h5"}}, {"focus": 64, **model}, **training)
 
 
-# 800 epochs of 2,975 images in batches of 32. At 256×512 the paper's batch is 16.
-_CITYSCAPES_30M: dict[str, Any] = {
-    "data": {
-        "name": "store",
-        "options": {"path": "data/cityscapes-128x256.h5"},
-        "augment": "flip-jitter",
-        "workers": 4,
-    },
-    "model": {"name": "ccdm", "options": {"base": 64, "multipliers": [1, 1, 2, 2, 4, 4]}},
-    "steps": 800 * 2975 // 32,
-    "batch_size": 32,
-    "lr": 1e-4,
-    "final_lr": 1e-6,
-    "ema": 0.999,
-    "validation": {"every": 2000, "images": 50, "num_samples": 10, "evaluations": 25},
-    "save_every": 1000,
-    "published": {"miou": 0.562},
-}
-
 RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
     # For a user's own data: an hour on two CPU cores with images of 128×128, minutes on a GPU.
@@ -136,51 +116,41 @@ RECIPES: dict[str, dict[str, Any]] = {
         _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "num_samples": 16}
     ),
     "lidc-9m": _lidc(
-        (1, 2, 2, 4, 5),
         32,
-        {
-            "ged_16": 0.212,
-            "ged_32": 0.194,
-            "ged_50": 0.187,
-            "ged_100": 0.183,
-            "hm_iou_16": 0.623,
-            "hm_iou_32": 0.631,
-        },
+        (1, 2, 2, 4, 5),
+        {"ged_16": 0.212, "ged_32": 0.194, "ged_50": 0.187, "ged_100": 0.183, "hm_iou_16": 0.623, "hm_iou_32": 0.631},
     ),
     "lidc-41m": _lidc(
-        (1, 2, 3.5, 4, 5),
         64,
-        {
-            "ged_16": 0.207,
-            "ged_32": 0.189,
-            "ged_50": 0.182,
-            "ged_100": 0.177,
-            "hm_iou_16": 0.629,
-            "hm_iou_32": 0.636,
-        },
+        (1, 2, 3.5, 4, 5),
+        {"ged_16": 0.207, "ged_32": 0.189, "ged_50": 0.182, "ged_100": 0.177, "hm_iou_16": 0.629, "hm_iou_32": 0.636},
     ),
     "lidc-fast-s": _lidc_fast({}, steps=4500, batch_size=32),
     "lidc-fast-m": _lidc_fast(
         {"tower": [96, 160, 224], "light": [64, 96, 128]}, steps=20_000, batch_size=64, ema=0.9995
     ),
     "lidc-fast-l": _lidc_fast(
-        {
-            "focus": None,
-            "tower": [128, 192, 256, 384],
-            "tower_blocks": 3,
-            "light": [96, 128, 192],
-            "light_blocks": 2,
-        },
+        {"focus": None, "tower": [128, 192, 256, 384], "tower_blocks": 3, "light": [96, 128, 192], "light_blocks": 2},
         steps=50_000,
         batch_size=64,
         lr=1e-3,
         ema=0.9999,
     ),
-    "cityscapes-30m": _CITYSCAPES_30M,
+    "cityscapes-30m": _ccdm(
+        "data/cityscapes-128x256.h5",
+        "flip-jitter",
+        64,
+        (1, 1, 2, 2, 4, 4),
+        steps=800 * 2975 // 32,  # 800 epochs of 2,975 images
+        batch_size=32,  # at 256×512 the paper's batch is 16
+        ema=0.999,
+        validation={"every": 2000, "images": 50, "num_samples": 10, "evaluations": 25},
+        published={"miou": 0.562},
+    ),
 }
 
-# Classes and image channels of each recipe's data.
-SHAPES = dict.fromkeys(RECIPES, (2, 1)) | {"cityscapes-30m": (19, 3)}
+# Classes and image channels of the data, where they are not 2 and 1.
+SHAPES = {"cityscapes-30m": (19, 3)}
 
 
 def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -> TrainConfig:
@@ -218,9 +188,5 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
 
 def fresh_model(name: str) -> StochasticSegmenter:
     """Create the untrained model of a recipe, or a model by its own name, without opening data."""
-    if is_registered(name):
-        return create(name, 2, 1)
-    if name not in RECIPES:
-        raise unknown_name("recipe", name, [*RECIPES, *MODELS])
-    spec = RECIPES[name]["model"]
-    return create(spec["name"], *SHAPES[name], **spec["options"])
+    model = recipe(name).model
+    return create(model.name, *SHAPES.get(name, (2, 1)), **model.options)

@@ -164,17 +164,6 @@ def _check_calibration(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | Non
     check_dimensions("mean", "b l *space", mean)
     check_dimensions("raters", "b k *space", raters)
     check_aligned("mean", mean, "raters", raters)
-    _check_probabilities(mean)
-    if mask is None:
-        mask = torch.ones_like(raters, dtype=torch.bool)
-    else:
-        mask = as_mask(mask, raters)
-        raters = raters.masked_fill(~mask, 0)  # void pixels often have a label of their own, such as 255
-    check_range("raters", raters, mean.shape[1])
-    return mean, raters.long(), mask
-
-
-def _check_probabilities(mean: Tensor) -> None:
     if not mean.is_floating_point():
         raise UserError(f'mean "b l *space": expected float probabilities, got {mean.dtype}; pass Samples.mean')
     # The tolerance is that of probabilities averaged in 16 bits.
@@ -185,3 +174,10 @@ def _check_probabilities(mean: Tensor) -> None:
                 f'mean "b l *space": expected probabilities, got {what} from {lowest:g} to {highest:g}; '
                 "turn logits into probabilities with softmax(1)"
             )
+    if mask is None:
+        mask = torch.ones_like(raters, dtype=torch.bool)
+    else:
+        mask = as_mask(mask, raters)
+        raters = raters.masked_fill(~mask, 0)  # void pixels often have a label of their own, such as 255
+    check_range("raters", raters, mean.shape[1])
+    return mean, raters.long(), mask

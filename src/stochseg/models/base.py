@@ -173,16 +173,15 @@ class StochasticSegmenter(nn.Module):
 
     def check_options(self, options: SamplingOptions) -> None:
         """Raise a UserError for options that this model cannot sample with: call it before work that would be lost."""
-        for option in ("evaluations", "sampler", "grid"):
-            got, names = getattr(options, option), self.sampling_choices.get(option)
+        choices = {**self.sampling_choices, "noise": NOISES}
+        for option in ("evaluations", "sampler", "grid", "noise"):
+            got, names = getattr(options, option), choices.get(option)
             if got is None:
                 continue
             if names is None:
                 raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; omit it")
             if names and got not in names:
                 raise unknown_name(option, got, names)
-        if options.noise is not None and options.noise not in NOISES:
-            raise unknown_name("noise", options.noise, NOISES)
         most = self.max_evaluations
         if options.evaluations is not None and most is not None and options.evaluations > most:
             raise UserError(f"evaluations must be between 1 and T={most}, got {options.evaluations}")
@@ -248,17 +247,8 @@ class StochasticSegmenter(nn.Module):
         return prepare_images(image, self.info)
 
     def _draw(self, image: Tensor, keys: Keys, options: SamplingOptions, progress: Progress | None) -> Samples:
-        size = image.shape[2:]
-        window = self.window(*size)
+        window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
-        samples = draw_samples(
-            self.drawing(inner, keys, options),
-            keys,
-            inner.shape[2:],
-            options,
-            self.info,
-            chunk=self.config.chunk,
-            device=image.device,
-            progress=progress,
-        )
-        return embed(samples, window, size)
+        drawing, size = self.drawing(inner, keys, options), inner.shape[2:]
+        samples = draw_samples(drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress)
+        return embed(samples, window, image.shape[2:])

@@ -27,7 +27,7 @@ from stochseg.core import (
 )
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
-from stochseg.models.raters import pick_pairs
+from stochseg.models.raters import Target, draw_pairs, time_steps
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions, chunks, cut_window
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.networks.sharing import shared_copy
@@ -63,9 +63,8 @@ class CategoricalDiffusion(Diffusion):
         """Draw noise for the whole image and join the windows at every step, so that samples have no seams."""
         model = shared_copy(self)
         model.denoiser = Tiled(model.denoiser, tile, overlap)
-        model.accelerated_modules = tuple(
-            name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules
-        )
+        inner = (name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules)
+        model.accelerated_modules = tuple(inner)
         return model
 
     def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:
@@ -105,21 +104,18 @@ class CategoricalDiffusion(Diffusion):
         Note: the paper sums over pixels; here the sum is divided by their number (and the bound multiplied by T), both
         constants, so that the loss is in nats per pixel at any size.
         """
-        config = self.config
         window = self.window(*image.shape[2:])
         raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
-        rows, rater, t = pick_pairs(keys, rater_count, config.draws, self.process.num_timesteps, config.t_power)
-        rows, rater = rows.to(image.device), rater.to(image.device)
-        x0 = raters[rows, rater]
-        mask = None if mask is None else mask[rows, rater]
-        noise = SeededNoise([(*key, j) for key in keys for j in range(config.draws)], image.device)
-        x_t = self.process.q_sample(x0, t, noise, mask)
-        return {"loss": self._terms(x0, x_t, t, mask, self.denoiser.encode(cut_window(image, window))[rows])}
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
+        t = time_steps(u, self.process.num_timesteps, self.config.t_power)
+        x_t = self.process.q_sample(target.labels, t, noise, target.mask)
+        condition = self.denoiser.encode(cut_window(image, window))[rows]
+        return {"loss": self._terms(target, x_t, t, condition)}
 
-    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None, condition: Condition) -> Tensor:
+    def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
         log_p0 = torch.log_softmax(self.denoiser(x_t, t.to(x_t.device), condition).float(), 1)
-        terms = OBJECTIVES[self.config.objective](self.process, log_p0, x0, x_t, t, mask)
+        terms = OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
         if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weights all t alike
             drawn = (torch.stack([t, t - 1]).double() / self.process.num_timesteps) ** self.config.t_power
             probability = self.process.num_timesteps * (drawn[0] - drawn[1])
@@ -133,7 +129,10 @@ class CategoricalDiffusion(Diffusion):
         sampler, grid = self._plan(options)
         size = image.shape[2:]
         condition = self.denoiser.encode(image)
-        first = self._first_evaluation(condition, grid, keys, size) if self.config.share_first else None
+        first = None
+        if self.config.share_first:  # the network's proposal for pure noise, once per image
+            pure = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
+            first = self.denoiser.propose(pure, torch.full((len(pure),), grid[0], device=pure.device), condition)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
             x_T = self.process.prior((len(rows.image), *size), noise)
@@ -142,13 +141,6 @@ class CategoricalDiffusion(Diffusion):
             return Drawn(out.log_p0.exp(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
-
-    def _first_evaluation(
-        self, condition: Condition, grid: Grid, keys: Keys, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """The network's proposal for pure noise, once per image."""
-        x_T = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
-        return self.denoiser.propose(x_T, torch.full((len(x_T),), grid[0], device=x_T.device), condition)
 
     def _denoise(
         self, condition: Condition, rows: Tensor, noise: Noise, first: tuple[Tensor, Tensor] | None

@@ -27,6 +27,7 @@ from stochseg.core import mixture_terms
 from stochseg.errors import UserError
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.categorical_diffusion import CategoricalDiffusion, CategoricalDiffusionConfig
+from stochseg.models.raters import Target
 from stochseg.models.registry import register
 from stochseg.networks import (
     Condition,
@@ -127,12 +128,13 @@ class CCDMFast(CategoricalDiffusion):
     def window(self, *size: int) -> tuple[slice, ...]:
         return tuple(central(length, self.config.focus) for length in size)
 
-    def _terms(self, x0: Tensor, x_t: Tensor, t: Tensor, mask: Tensor | None, condition: Condition) -> Tensor:
+    def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         if self.config.components == 1:
-            return super()._terms(x0, x_t, t, mask, condition)
+            return super()._terms(target, x_t, t, condition)
         log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), condition)
-        done = min(1.0, self.updates.item() / self.config.anneal)
+        left = 1 - min(1.0, self.updates.item() / self.config.anneal)
         if self.training:
             self.updates += 1
         log_p = torch.log_softmax(logits.float(), 2)
-        return mixture_terms(log_weight, log_p, x0, mask, temperature=30 ** (1 - done), floor=0.1 * (1 - done)).mean()
+        x0, mask = target.labels, target.mask
+        return mixture_terms(log_weight, log_p, x0, mask, temperature=30**left, floor=0.1 * left).mean()

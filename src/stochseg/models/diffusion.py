@@ -34,13 +34,8 @@ class Diffusion(StochasticSegmenter):
     config: DiffusionConfig
 
     def default_sampling(self) -> SamplingOptions:
-        config = self.config
-        return SamplingOptions(
-            evaluations=config.evaluations or config.num_timesteps,
-            sampler=config.sampler,
-            grid=config.grid,
-            noise=config.noise,
-        )
+        chosen = self.config.model_dump(include={"sampler", "grid", "noise"})
+        return SamplingOptions(evaluations=self.config.evaluations or self.config.num_timesteps, **chosen)
 
     @property
     def max_evaluations(self) -> int:

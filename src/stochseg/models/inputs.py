@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,22 @@ ACCEPTED = (
 
 def prepare_images(image: Any, info: DatasetInfo) -> Tensor:
     """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized."""
+    if isinstance(image, (list, tuple)):
+        if not image:
+            raise UserError(f"image: expected {ACCEPTED}; got an empty list")
+        parts = [prepare_images(each, info) for each in image]
+        sizes = sorted({tuple(part.shape[2:]) for part in parts})
+        if len(sizes) > 1:
+            shown = ", ".join("×".join(map(str, size)) for size in sizes)
+            raise UserError(f"image: the images of a list must have one size, got {shown}; sample them one at a time")
+        return torch.cat(parts)
     if isinstance(image, Tensor):
         batch = image.float() if image.is_floating_point() else image  # float64 may hold values beyond float32
-    elif isinstance(image, (list, tuple)):
-        return _prepare_list(image, info)
     else:
         raw = np.ascontiguousarray(_raw_batch(image, info.image_channels).astype(np.float32))
         batch = torch.cat([info.normalization(one.permute(2, 0, 1))[None] for one in torch.from_numpy(raw)])
     check_images(batch, info.image_channels)
     return batch
-
-
-def _prepare_list(images: Sequence[Any], info: DatasetInfo) -> Tensor:
-    if not images:
-        raise UserError(f"image: expected {ACCEPTED}; got an empty list")
-    parts = [prepare_images(image, info) for image in images]
-    sizes = sorted({tuple(part.shape[2:]) for part in parts})
-    if len(sizes) > 1:
-        shown = ", ".join("×".join(map(str, size)) for size in sizes)
-        raise UserError(f"image: the images of a list must have one size, got {shown}; sample them one at a time")
-    return torch.cat(parts)
 
 
 def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
@@ -58,10 +53,10 @@ def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
         raw = np.asarray(image)
     except (ValueError, TypeError):  # nested sequences of unequal lengths
         raise UserError(f"image: expected {ACCEPTED}; got {type(image).__name__}") from None
-    if channels == 1 and raw.ndim == 3 and raw.shape[-1] not in (1, 3, 4):  # 3 and 4 are color images
-        raw = raw[..., None]  # a batch of gray images
-    elif raw.ndim in (2, 3):
-        raw = (raw[..., None] if raw.ndim == 2 else raw)[None]
+    if raw.ndim == 2 or (channels == 1 and raw.ndim == 3 and raw.shape[-1] not in (1, 3, 4)):  # 3 and 4 are colors
+        raw = raw[..., None]  # gray, one image or a batch
+    if raw.ndim == 3:
+        raw = raw[None]
     if raw.ndim != 4 or raw.dtype.kind not in "buif":
         raise UserError(
             f"image: expected {ACCEPTED}; got {type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
@@ -124,6 +119,5 @@ def check_raters(image: Tensor, raters: Tensor, mask: Tensor | None, num_classes
 def image_key(image: Tensor) -> int:
     """A number that names the image by its content, so that its noise follows it into any batch."""
     array = np.ascontiguousarray(image.detach().cpu().float().numpy())
-    return int.from_bytes(
-        hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest(), "little"
-    )
+    digest = hashlib.blake2b(array.tobytes() + repr(array.shape).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

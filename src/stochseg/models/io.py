@@ -99,19 +99,15 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     'ccdm-fast'
     """
     folder = find_model(Path(path))
-    description = read_json(folder / CONFIG)
-    if description.get("format") != FORMAT:
-        raise UserError(
-            f"{folder / CONFIG}: expected format {FORMAT!r}, got {description.get('format')!r}; not a stochseg model"
-        )
-    if description.get("version") != VERSION:
-        raise UserError(
-            f"{folder / CONFIG}: format version {description.get('version')!r}, this stochseg reads {VERSION}; "
-            "upgrade stochseg"
-        )
-    info = DatasetInfo.parse(description.get("info", {}), where=f"{folder / CONFIG}: info")
-    name, config = description.get("model"), description.get("config", {})
-    model = build(name, info, config, where=f" (in {folder / CONFIG})")
+    file = folder / CONFIG
+    description = read_json(file)
+    kind, version = description.get("format"), description.get("version")
+    if kind != FORMAT:
+        raise UserError(f"{file}: expected format {FORMAT!r}, got {kind!r}; not a stochseg model")
+    if version != VERSION:
+        raise UserError(f"{file}: format version {version!r}, this stochseg reads {VERSION}; upgrade stochseg")
+    info = DatasetInfo.parse(description.get("info", {}), where=f"{file}: info")
+    model = build(description.get("model"), info, description.get("config", {}), where=f" (in {file})")
     load_weights(model, folder / WEIGHTS)
     return model.to(device).eval()
 

@@ -14,10 +14,9 @@ MODELS: Registry[type[StochasticSegmenter]] = Registry("model", "stochseg.models
 """Model classes by name. An installed package adds one with an entry point of the group `stochseg.models`."""
 
 FAMILIES: dict[str, Callable[[str], type[StochasticSegmenter]]] = {}
-"""Models named "prefix:variant": a function from the whole name to its class."""
+"""Models named "prefix:variant": a function from the whole name to its class, the same class for the same name."""
 
 M = TypeVar("M", bound=type[StochasticSegmenter])
-F = TypeVar("F", bound=Callable[[str], type[StochasticSegmenter]])
 
 
 def register(name: str) -> Callable[[M], M]:
@@ -43,19 +42,6 @@ def register(name: str) -> Callable[[M], M]:
     return add
 
 
-def register_family(prefix: str) -> Callable[[F], F]:
-    """Decorator that registers a function which makes the class of a model named "prefix:variant".
-
-    The function must return the same class for the same name.
-    """
-
-    def add(make: F) -> F:
-        FAMILIES[prefix] = make
-        return make
-
-    return add
-
-
 def list_models() -> list[str]:
     """Names of all registered models, sorted; families appear as "prefix:...".
 
@@ -73,16 +59,15 @@ def is_registered(name: object) -> bool:
 
 def find_class(name: object, where: str = "") -> type[StochasticSegmenter]:
     """The class of a model by its name; `where` says in an error message where the name comes from."""
-    if isinstance(name, str) and is_registered(name):
-        if name not in MODELS:
-            return FAMILIES[name.partition(":")[0]](name)
-        cls = MODELS[name]
-        if not (isinstance(cls, type) and issubclass(cls, StochasticSegmenter)):
-            raise UserError(f"model {name!r}: expected a subclass of StochasticSegmenter, got {cls!r}")
-        if cls.name != name:  # an entry point whose class was not decorated
-            cls.name = name
-        return cls
-    raise unknown_name(f"model{where}", name, list_models())
+    if not isinstance(name, str) or not is_registered(name):
+        raise unknown_name(f"model{where}", name, list_models())
+    if name not in MODELS:
+        return FAMILIES[name.partition(":")[0]](name)
+    cls = MODELS[name]
+    if not (isinstance(cls, type) and issubclass(cls, StochasticSegmenter)):
+        raise UserError(f"model {name!r}: expected a subclass of StochasticSegmenter, got {cls!r}")
+    cls.name = name  # the class of an entry point may not be decorated
+    return cls
 
 
 def create(

@@ -53,8 +53,7 @@ class SamplingOptions(Config):
 
     def or_default(self, defaults: SamplingOptions) -> SamplingOptions:
         """These options, with `defaults` in place of None."""
-        own = self.model_dump(exclude_none=True)
-        return defaults.model_copy(update=own)
+        return defaults.model_copy(update=self.model_dump(exclude_none=True))
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,17 @@ class Drawing:
     mean: Tensor | None = None
 
 
+def one_pass(predict: Callable[[Rows, Noise], Tensor], weights: Tensor | None = None) -> Drawing:
+    """The drawing of a model with one network evaluation per sample; predict: the probabilities of some rows."""
+
+    def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        probabilities = predict(rows, noise)
+        report(0)
+        return Drawn(probabilities)
+
+    return Drawing(draw, weights=weights)
+
+
 def chunks(total: int, size: Sequence[int], chunk: int) -> Iterator[slice]:
     """Split `total` samples of this spatial size: `chunk` at a time at 128×128 pixels, proportionally at others."""
     step = max(1, chunk * 128 * 128 // math.prod(size))
@@ -124,7 +134,11 @@ def draw_samples(
     mean = torch.zeros(b, info.num_classes, *size, device=device)
     total, evaluations = len(parts) * drawing.evaluations, 1
     for done, part in enumerate(parts):
-        report = _reporter(progress, done * drawing.evaluations, total)
+
+        def report(i: int, before: int = done * drawing.evaluations) -> None:
+            if progress is not None:
+                progress(before + i + 1, total)
+
         noise = make_noise(keys, n, range(part.start, part.stop), device)
         drawn = drawing.draw(Rows(rows.image[part], rows.sample[part]), noise, report)
         labels[part] = drawn.probabilities.argmax(1) if drawn.labels is None else drawn.labels
@@ -140,21 +154,13 @@ def draw_samples(
     return Samples(labels.view(b, n, *size), mean, weights, options.seed, evaluations, info)
 
 
-def _reporter(progress: Progress | None, done: int, total: int) -> Report:
-    def report(i: int) -> None:
-        if progress is not None:
-            progress(done + i + 1, total)
-
-    return report
-
-
-def cut_window(x: Tensor, window: Sequence[slice]) -> Tensor:
+def cut_window(x: Tensor, window: tuple[slice, ...]) -> Tensor:
     """The window of the spatial axes of "... *space", one slice per axis."""
     index: tuple[EllipsisType | slice, ...] = (..., *window)
     return x[index]
 
 
-def embed(samples: Samples, window: Sequence[slice], size: Sequence[int]) -> Samples:
+def embed(samples: Samples, window: tuple[slice, ...], size: Sequence[int]) -> Samples:
     """Samples of a window of the image as samples of the whole image, which is of class 0 outside."""
     if tuple(samples.labels.shape[2:]) == tuple(size):
         return samples

@@ -20,7 +20,7 @@ def cimd(classes=2, **config):
 
 
 def noised(model, raters):
-    return model.noised(raters, None, torch.full((len(IMAGE),), 2), KEYS, IMAGE.device)
+    return model.noised(raters, None, torch.full((len(IMAGE),), 2), KEYS)
 
 
 def test_label_map_has_one_channel_for_two_classes_and_one_per_class_for_more():

@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
+from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised, Prediction
 from stochseg.models.ccdm import CCDM
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
@@ -61,15 +61,13 @@ class AnalogBits(GaussianDiffusion):
         bits = self.codes.shape[1]
         self.net = ContinuousUNet(2 * bits, info.image_channels, bits, config)
 
-    def predict(
-        self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
-    ) -> tuple[Tensor, Tensor | None]:
+    def predict(self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition) -> Prediction:
         if previous is None or self.config.self_conditioning == 0:  # training never showed one
             previous = torch.zeros_like(x_t)
         return self.net(torch.cat([x_t, previous], dim=1), t.to(x_t.device), condition), None
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        batch = self.noised(raters, mask, rater_count, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys)
         condition = self.net.encode(image)
         x0, _ = self.predict(batch.x_t, batch.t, self._own_estimate(batch, condition), condition[batch.rows])
         return {"loss": batch.mean((x0 - batch.x0) ** 2)}

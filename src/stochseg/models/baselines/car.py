@@ -40,7 +40,7 @@ from stochseg.core import Noise, SeededNoise, draw_normal, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import pick_raters
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import one_hot
 from stochseg.types import DatasetInfo, Losses
@@ -187,10 +187,9 @@ class CAR(StochasticSegmenter):
         padded = pad_to_multiple(image, self.config.stride)
         encoded = self.refiner.encode(padded, self.calibrated(padded).float().softmax(1))
 
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        def predict(rows: Rows, noise: Noise) -> Tensor:
             code = standard_normal(noise, (len(rows.image), self.config.latent))
-            p = self.refiner(encoded, rows.image, code)[..., :h, :w].float().softmax(1)
-            report(0)
-            return Drawn(p)
+            logits: Tensor = self.refiner(encoded, rows.image, code)
+            return logits[..., :h, :w].float().softmax(1)
 
-        return Drawing(draw)
+        return one_pass(predict)

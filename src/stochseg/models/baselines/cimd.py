@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import normal_kl
-from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised
+from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised, Prediction
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks import Condition, ContinuousUNet, UNetConfig
@@ -102,14 +102,12 @@ class CIMD(GaussianDiffusion):
         eps, v = self.net(x_t, t.to(x_t.device), condition).chunk(2, dim=1)
         return eps, (v + 1) / 2
 
-    def predict(
-        self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
-    ) -> tuple[Tensor, Tensor | None]:
+    def predict(self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition) -> Prediction:
         eps, v = self._heads(x_t, t, condition)
         return self.process.predict_x0(x_t, eps, t), v
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        batch = self.noised(raters, mask, rater_count, keys, image.device)
+        batch = self.noised(raters, mask, rater_count, keys)
         eps, v = self._heads(batch.x_t, batch.t, self.net.encode(image)[batch.rows])
         noise = batch.mean((eps - batch.eps) ** 2)
         bound = self.process.num_timesteps * batch.mean(self.bound_terms(batch, eps.detach(), v))  # one t for all T

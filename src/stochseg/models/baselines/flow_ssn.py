@@ -36,9 +36,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import Noise, SeededNoise, draw_normal
+from stochseg.core import Noise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
-from stochseg.models.raters import Target, spread_draws
+from stochseg.models.raters import draw_pairs
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
@@ -148,25 +148,19 @@ class FlowSSN(StochasticSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """Cross-entropy at random t, in nats per pixel, for `draws` pairs of a rater and a time per image."""
-        draws = self.config.draws
-        rows, rater, t = (x.to(image.device) for x in spread_draws(keys, rater_count, draws))
-        x1 = raters[rows, rater]
-        target = one_hot(x1, self.num_classes)
-        if mask is not None:
-            mask = mask[rows, rater]
-            target = torch.where(mask[:, None], target, 1 / self.num_classes)
-        noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], image.device)
-        y_t = torch.lerp(self._start(self.start_mean(image)[rows], noise), target, t[:, None, None, None])
-        return {"loss": Target(x1, mask).cross_entropy(self.logits(y_t, t)).mean()}
+        rows, target, t, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
+        t, x1 = t.to(image.device), one_hot(target.labels, self.num_classes)
+        if target.mask is not None:
+            x1 = torch.where(target.mask[:, None], x1, 1 / self.num_classes)
+        y_t = torch.lerp(self._start(self.start_mean(image)[rows], noise), x1, t[:, None, None, None])
+        return {"loss": target.cross_entropy(self.logits(y_t, t)).mean()}
 
     def _start(self, mean: Tensor, noise: Noise) -> Tensor:
         return mean + self.config.spread * draw_normal(noise.uniform(mean.shape)).to(mean)
 
     def default_sampling(self) -> SamplingOptions:
-        config = self.config
-        return SamplingOptions(
-            evaluations=config.evaluations, sampler=config.sampler, grid=config.grid, noise="independent"
-        )
+        chosen = self.config.model_dump(include={"evaluations", "sampler", "grid"})
+        return SamplingOptions(noise="independent", **chosen)
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         assert options.sampler is not None and options.grid is not None  # noqa: PT018

@@ -8,6 +8,7 @@ not exist cannot occur.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -25,10 +26,13 @@ from stochseg.core import (
     standard_normal,
 )
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
-from stochseg.models.raters import pick_pairs
+from stochseg.models.raters import draw_pairs, time_steps
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import Condition, ContinuousUNet
 from stochseg.types import DatasetInfo
+
+Prediction = tuple[Tensor, Tensor | None]
+"""x0 and, if the variance is learned, v."""
 
 
 class GaussianDiffusionConfig(DiffusionConfig):
@@ -74,10 +78,8 @@ class GaussianDiffusion(Diffusion):
         self.register_buffer("codes", codes.float(), persistent=False)
         self.check_options(self.default_sampling())
 
-    def predict(
-        self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition
-    ) -> tuple[Tensor, Tensor | None]:
-        """x0 and, if the variance is learned, v, as in `core.gaussian.GaussianDenoise`. t: "b" on the CPU."""
+    def predict(self, x_t: Tensor, t: Tensor, previous: Tensor | None, condition: Condition) -> Prediction:
+        """Estimate x0 as a `core.GaussianDenoise` does, given the encoded images. t: "b" on the CPU."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ labels and codes
@@ -100,18 +102,13 @@ class GaussianDiffusion(Diffusion):
 
     # ------------------------------------------------------------------ training
 
-    def noised(
-        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, device: torch.device
-    ) -> Noised:
+    def noised(self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Noised:
         """Draw raters, time steps and noise."""
-        draws = self.config.draws
-        pairs = pick_pairs(keys, rater_count, draws, self.process.num_timesteps)
-        rows, rater, t = pairs[0].to(device), pairs[1].to(device), pairs[2]
-        mask = None if mask is None else mask[rows, rater]
-        x0 = self.encode_labels(raters[rows, rater])
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
+        t, mask = time_steps(u, self.process.num_timesteps), target.mask
+        x0 = self.encode_labels(target.labels)
         if mask is not None:
             x0 = x0.masked_fill(~mask[:, None], 0.0)
-        noise = SeededNoise([(*key, j) for key in keys for j in range(draws)], device)
         eps = standard_normal(noise, x0.shape)
         return Noised(rows, x0, eps, self.process.q_sample(x0, t, eps, mask), t, mask, noise)
 
@@ -124,11 +121,7 @@ class GaussianDiffusion(Diffusion):
         condition = self.net.encode(image)
 
         def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            local = condition[rows.image]
-
-            def denoise(x_t: Tensor, t: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor | None]:
-                return self.predict(x_t, t, previous, local)
-
+            denoise = partial(self.predict, condition=condition[rows.image])
             x_T = standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
             x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
             return Drawn(self.probabilities(x0), self.decode(x0), len(grid))

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.errors import UserError
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.blocks import zeroed
@@ -52,9 +52,7 @@ MULTIPLIER_RANGE = (1e-5, 1e5)
 class HProbUNetConfig(LatentConfig):
     """Shape of the networks and GECO. Defaults: the paper's LIDC model, except `convs`, which is 3 there."""
 
-    channels: tuple[int, ...] = Field(
-        (24, 48, 96, 192, 192, 192, 192, 192), min_length=2, description="channels per scale, finest first"
-    )
+    channels: Channels = (24, 48, 96, 192, 192, 192, 192, 192)
     blocks: int = Field(3, ge=1, description="residual blocks per scale")
     convs: int = Field(2, ge=1, description="3×3 convolutions per residual block, of half its channels")
     latents: tuple[int, ...] = Field(
@@ -197,9 +195,7 @@ class HProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config = self.config
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         _, posterior, latents = self.posterior.descend(self.posterior.encoder(seen), draws_from(noise))
         logits, prior = self.logits(self.encode(image), given(latents))
         terms = target.cross_entropy(logits)

@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -48,11 +48,7 @@ from stochseg.types import DatasetInfo, Losses
 class JProbUNetConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192),
-        min_length=1,
-        description="channels per level, finest first, of all encoders and decoders",
-    )
+    channels: Channels = (32, 64, 128, 192, 192)  # of all encoders and decoders
     convs: int = Field(3, ge=1, description="convolutions per level")
     groups: int | None = Field(None, ge=1, description="groups of the normalization; None: no normalization")
     latent: int = Field(8, ge=2, description="dimensions of z per level")
@@ -74,10 +70,8 @@ class LevelEncoder(nn.Module):
     def forward(self, x: Tensor) -> tuple[list[Tensor], Gaussian]:
         features = self.path(x)
         levels = [head(f.mean((-2, -1), keepdim=True)) for head, f in zip(self.heads, features, strict=True)]
-        mean, log_sigma = (
-            torch.cat([getattr(g, part).flatten(1) for g in levels], 1) for part in ("mean", "log_sigma")
-        )
-        return features, Gaussian(mean, log_sigma)
+        mean = torch.cat([level.mean.flatten(1) for level in levels], 1)
+        return features, Gaussian(mean, torch.cat([level.log_sigma.flatten(1) for level in levels], 1))
 
 
 class LevelDecoder(nn.Module):
@@ -87,13 +81,9 @@ class LevelDecoder(nn.Module):
     def __init__(self, own: Sequence[int], out_channels: int, config: JProbUNetConfig):
         super().__init__()
         self.latent = config.latent
-        below = (*config.channels[1:], 0)
-        self.stages = nn.ModuleList(
-            [
-                conv_stack(extra + config.latent + b, c, config.convs, config.groups)
-                for extra, b, c in zip(own, below, config.channels, strict=True)
-            ]
-        )
+        stage = partial(conv_stack, convs=config.convs, groups=config.groups)
+        sizes = zip(own, (*config.channels[1:], 0), config.channels, strict=True)
+        self.stages = nn.ModuleList([stage(extra + config.latent + coarser, c) for extra, coarser, c in sizes])
         self.head = nn.Conv2d(config.channels[0], out_channels, 1)
 
     def forward(self, own: Sequence[Tensor], z: Tensor) -> Tensor:
@@ -149,10 +139,9 @@ class JProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, (h, w) = self.config, image.shape[-2:]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        _, posterior = self.posterior(torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1))
+        _, posterior = self.posterior(seen)
         z = draws_from(noise)(posterior)
         cross_entropy = target.cross_entropy(self.logits(condition, z)).mean()
         restored = self.image_decoder([coordinates(f) for f in condition.tensors[:-2]], z)[..., :h, :w]

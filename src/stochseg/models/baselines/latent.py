@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, standard_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import Target, one_rater
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Keys, SamplingOptions, one_pass
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian
+from stochseg.networks.shapes import one_hot, pad_to_multiple
+
+Channels = Annotated[tuple[int, ...], Field(min_length=1, description="channels per level, finest first")]
 
 
 class LatentConfig(SegmenterConfig):
     """Levels, each of half the resolution of the one before."""
 
-    channels: tuple[int, ...] = Field(min_length=1, description="channels per level, finest first")
+    channels: Channels
 
     @property
     def stride(self) -> int:
@@ -56,20 +60,23 @@ class LatentSegmenter(StochasticSegmenter):
         """Logits "b l h w" of one sample per row of the condition, with latents drawn from the prior."""
         raise NotImplementedError
 
-    def pick_target(
-        self, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys
-    ) -> tuple[Target, SeededNoise]:
-        """The label map of a random rater per image, and the noise for the other random choices of the loss."""
+    def observe(
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys
+    ) -> tuple[Target, Tensor, SeededNoise]:
+        """The label map of a random rater per image, the posterior's input, and noise for further random choices.
+
+        The input is the image and the one-hot map, padded; the map is all zero at void pixels and in the padding.
+        """
         noise = SeededNoise(keys, raters.device)
-        return one_rater(raters, mask, rater_count, noise), noise
+        target = one_rater(raters, mask, rater_count, noise)
+        labels = one_hot(target.labels, self.num_classes)
+        if target.mask is not None:
+            labels = labels * target.mask[:, None]
+        stride = self.config.stride
+        seen = torch.cat([pad_to_multiple(image, stride), pad_to_multiple(labels, stride, mode="constant")], dim=1)
+        return target, seen, noise
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode each image once; a sample takes one pass of the decoder and each pixel's most probable label."""
         condition = self.encode(image)
-
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
-            p = self.decode(condition[rows.image], noise).float().softmax(1)
-            report(0)
-            return Drawn(p)
-
-        return Drawing(draw)
+        return one_pass(lambda rows, noise: self.decode(condition[rows.image], noise).float().softmax(1))

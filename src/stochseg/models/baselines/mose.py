@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from stochseg.core import Noise, SeededNoise, draw_categorical, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop, one_hot
 from stochseg.types import DatasetInfo, Losses
@@ -76,7 +76,7 @@ class Experts(nn.Module):
 
     def __init__(self, features: int, bottleneck: int, num_classes: int, config: MoSEConfig):
         super().__init__()
-        width, k = features, config.experts
+        k = config.experts
         self.gate = nn.Sequential(
             nn.Linear(bottleneck, bottleneck),
             nn.ReLU(),
@@ -88,9 +88,10 @@ class Experts(nn.Module):
         self.mean = nn.Parameter(start[:, None].repeat(1, config.latent))
         self.log_std = nn.Parameter(torch.full((k, config.latent), 1 / k).log())
         # The first layer is linear in features and code; split in two, its part for the features runs once per image.
-        self.of_features = nn.Conv2d(features, width, 1)
-        self.of_code = nn.Linear(config.latent, width, bias=False)
-        self.rest = nn.Sequential(nn.ReLU(), nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, num_classes, 1))
+        self.of_features = nn.Conv2d(features, features, 1)
+        self.of_code = nn.Linear(config.latent, features, bias=False)
+        layers = [nn.ReLU(), nn.Conv2d(features, features, 1), nn.ReLU(), nn.Conv2d(features, num_classes, 1)]
+        self.rest = nn.Sequential(*layers)
 
     def log_gate(self, bottleneck: Tensor) -> Tensor:
         """log π, "b k", of the bottleneck "b c h w"."""
@@ -162,17 +163,16 @@ class MoSE(StochasticSegmenter):
         features, log_gate = self.encode(image)
         equal = torch.full((len(image), n), 1 / n, device=image.device)
 
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        def predict(rows: Rows, noise: Noise) -> Tensor:
             u = noise.uniform((len(rows.image), 1 + config.latent))
             if config.weighted:
                 expert = rows.sample % config.experts
             else:
                 expert = draw_categorical(log_gate[rows.image, :, None], u[:, :1])[:, 0]
             code = self.experts.code(expert, draw_normal(u[:, 1:]))
-            report(0)
-            return Drawn(self.experts.decode(features, rows.image, code).softmax(1))
+            return self.experts.decode(features, rows.image, code).softmax(1)
 
-        return Drawing(draw, weights=self._gate_weights(log_gate, n) if config.weighted else equal)
+        return one_pass(predict, self._gate_weights(log_gate, n) if config.weighted else equal)
 
     @property
     def independent(self) -> bool:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from stochseg.core import Noise
 from stochseg.errors import UserError
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from, given
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from, given
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -44,9 +44,7 @@ from stochseg.types import DatasetInfo, Losses
 class PHiSegConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192, 192, 192), min_length=1, description="channels per resolution, finest first"
-    )
+    channels: Channels = (32, 64, 128, 192, 192, 192, 192)
     convs: int = Field(3, ge=1, description="convolutions per resolution in the encoders; elsewhere two")
     groups: int = Field(8, ge=1, description="groups of the normalization")
     levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")
@@ -150,11 +148,9 @@ class PHiSeg(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         h, w = image.shape[-2:]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
-        padded = pad_to_multiple(image, self.config.stride)
-        seen = torch.cat([padded, target.one_hot(self.num_classes, self.config.stride)], dim=1)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
-        prior, _ = self.prior.descend(self.prior.encode(padded), given(latents[::-1]))
+        prior, _ = self.prior.descend(self.encode(image).tensors, given(latents[::-1]))
         sums = cumulative(self.likelihood(latents))
         cross_entropy = torch.stack([target.cross_entropy(s[..., :h, :w]).mean() for s in sums])
         kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])

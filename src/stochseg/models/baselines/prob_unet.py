@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise
-from stochseg.models.baselines.latent import LatentConfig, LatentSegmenter, draws_from
+from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegmenter, draws_from
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
@@ -37,9 +37,7 @@ from stochseg.types import DatasetInfo, Losses
 class ProbUNetConfig(LatentConfig):
     """Shape of the networks and weights of the loss. Defaults: the paper's LIDC model."""
 
-    channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192, 192), min_length=1, description="channels per level, of the U-Net and of both encoders"
-    )
+    channels: Channels = (32, 64, 128, 192, 192)  # of the U-Net and of both encoders
     convs: int = Field(3, ge=1, description="convolutions per level")
     groups: int | None = Field(None, ge=1, description="groups of the normalization; None, as in the paper: none")
     latent: int = Field(6, ge=1, description="dimensions of z")
@@ -135,10 +133,8 @@ class ProbUNet(LatentSegmenter):
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         config, pixels = self.config, image.shape[-2] * image.shape[-1]
-        target, noise = self.pick_target(raters, mask, rater_count, keys)
+        target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         condition = self.encode(image)
-        onehot = target.one_hot(self.num_classes, config.stride)
-        seen = torch.cat([pad_to_multiple(image, config.stride), onehot], dim=1)
         z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)
         cross_entropy, kl = target.cross_entropy(self.logits(condition, z)).mean(), divergence.mean()
         norm = torch.stack([p.float().square().sum() for p in self.parameters()]).sum()

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
-from stochseg.models.registry import register_family
+from stochseg.models.registry import FAMILIES
 from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.networks.smp import build_network
 from stochseg.types import DatasetInfo
@@ -87,13 +87,10 @@ class SMPSegmenter(DeterministicSegmenter):
         self.net = self._build()
 
     def _build(self, weights: str | None = None) -> Any:
-        config = self.config
-        options: dict[str, Any] = {**PUBLISHED.get(self.architecture, {}), **config.encoder_options}
-        if self.encoder.startswith("tu-swin"):
-            options.setdefault("strict_img_size", False)  # any size, not the one of its pretraining
-        for key in ("encoder_depth", "decoder_channels"):
-            if getattr(config, key) is not None:
-                options[key] = getattr(config, key)
+        # Swin takes any size, not only that of its pretraining.
+        any_size = {"strict_img_size": False} if self.encoder.startswith("tu-swin") else {}
+        chosen = self.config.model_dump(include={"encoder_depth", "decoder_channels"}, exclude_none=True)
+        options = {**PUBLISHED.get(self.architecture, {}), **any_size, **self.config.encoder_options, **chosen}
         return build_network(
             self.architecture, self.encoder, self.image_channels, self.num_classes, options, weights=weights
         )
@@ -115,7 +112,6 @@ class SMPSegmenter(DeterministicSegmenter):
             ) from None
 
 
-@register_family("smp")
 @cache
 def smp_class(name: str) -> type[SMPSegmenter]:
     """The class of "smp:architecture/encoder"."""
@@ -130,3 +126,6 @@ def smp_class(name: str) -> type[SMPSegmenter]:
         "__doc__": f"{name}.",
     }
     return type("SMPSegmenter", (SMPSegmenter,), members)
+
+
+FAMILIES["smp"] = smp_class

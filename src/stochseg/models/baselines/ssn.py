@@ -33,7 +33,7 @@ from stochseg.core import Noise, SeededNoise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
+from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo, Losses
@@ -137,9 +137,8 @@ class SSN(StochasticSegmenter):
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         normal = self.distribution(image)
 
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        def predict(rows: Rows, noise: Noise) -> Tensor:
             local = normal[rows.image]
-            report(0)
-            return Drawn((local.mean + local.draw(noise, 1)[:, 0]).softmax(1))
+            return (local.mean + local.draw(noise, 1)[:, 0]).softmax(1)
 
-        return Drawing(draw)
+        return one_pass(predict)
