@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stochseg.cli.options import Device, Evaluations, Limit, Noise, SampleCount, Seed, Split, sampling_options
+from stochseg.cli import options as opt
 from stochseg.cli.terminal import PLAIN, console, messages
 
 EPILOG = (
@@ -35,22 +35,23 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting for all methods, e.g. batch_size=16; repeatable."),
     ] = None,
-    split: Split = "val",
-    n: SampleCount = 16,
-    limit: Limit = None,
-    evaluations: Evaluations = None,
-    noise: Noise = None,
-    seed: Seed = 0,
+    split: opt.Split = "val",
+    n: opt.SampleCount = 16,
+    limit: opt.Limit = None,
+    evaluations: opt.Evaluations = None,
+    noise: opt.Noise = None,
+    seed: opt.Seed = 0,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder to write; finished methods in it are kept.")
     ] = Path("runs/compare"),
-    device: Device = "auto",
+    device: opt.Device = "auto",
 ) -> None:
     """Train several methods under the same budget and compare them.
 
     Writes a table, a chart, and pictures of samples side by side."""
     from stochseg.experiments.compare import compare as run
     from stochseg.experiments.comparison import comparison_table
+    from stochseg.models.sampling import SamplingOptions
 
     rows = run(
         methods,
@@ -59,7 +60,7 @@ def compare(
         out,
         overrides=override or [],
         split=split,
-        options=sampling_options(n, evaluations, noise=noise, seed=seed),
+        options=SamplingOptions(n=n, evaluations=evaluations, noise=noise, seed=seed),
         limit=limit,
         device=device,
         console=messages,

@@ -11,7 +11,7 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.plan import Plan
 from stochseg.inference.result import StackResult
-from stochseg.inference.sources import Source
+from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.models import StochasticSegmenter
@@ -45,7 +45,7 @@ class Job:
 
 def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     """Read and check an input; raise a `UserError` if it cannot be sampled, before any time is spent on it."""
-    stack, model = source.read(), plan.model
+    stack, model = read_stack(source.files, source.axis), plan.model
     notices: list[str] = []
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)

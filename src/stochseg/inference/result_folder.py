@@ -9,7 +9,6 @@ from typing import Any
 
 from stochseg.errors import UserError
 from stochseg.files import recover_folder, replaced_folder
-from stochseg.inference.fingerprint import had_fingerprint
 from stochseg.inference.options import PredictOptions
 from stochseg.inference.plan import Plan
 from stochseg.inference.sizes import measure_sizes
@@ -51,7 +50,7 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
         UserError: The folder contains a result of another input, another model or other options.
     """
     recover_folder(folder)
-    if not (folder.is_dir() and is_result(folder)):
+    if not is_result(folder):
         return False
     record = read_json(folder / RESULT)
     written = record.get("files")
@@ -59,8 +58,10 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
         return False
     if plan.options.overview and "overview.png" not in written:
         return False
-    changed = _changed_options(record.get("options", {}), plan.options, where=str(folder / RESULT))
-    if not _is_same_model(record.get("model", {}), plan):
+    before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
+    now = plan.options.model_dump(exclude={"overview"})
+    changed = [key for key, value in now.items() if getattr(before, key) != value]
+    if not plan.is_model_of(record.get("model", {})):
         changed.append("model")
     if [file["sha256"] for file in record.get("inputs", [])] != [file["sha256"] for file in files]:
         changed.append("input")
@@ -70,15 +71,3 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
             "another --out"
         )
     return True
-
-
-def _changed_options(record: Mapping[str, Any], options: PredictOptions, where: str) -> list[str]:
-    """Name the options that differ from those of a result, which may have been written under older names."""
-    before = PredictOptions.parse(record, where=where).model_dump(exclude={"overview"})
-    now = options.model_dump(exclude={"overview"})
-    return [key for key, value in now.items() if before[key] != value]
-
-
-def _is_same_model(record: Mapping[str, Any], plan: Plan) -> bool:
-    sha256 = str(record.get("sha256"))
-    return sha256 == plan.fingerprint or had_fingerprint(plan.model, sha256, record.get("config"))

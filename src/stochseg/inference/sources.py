@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ class Source:
     name: str
     """Name of its result folder."""
     files: tuple[Path, ...]
-    read: Callable[[], Stack] = field(repr=False, compare=False)
+    axis: int | None = None
+    """Array axis along which a NIfTI volume is sliced."""
     given: Path = Path()
     """The file or folder by which it was found, as an absolute path."""
 
@@ -138,7 +138,7 @@ def _longer_name(source: Source, depth: int) -> str:
 
 def _single_file(path: Path, name: str, axis: int | None) -> Source:
     """Make a source of one file. name: its path relative to the input, whose folders become part of the result name."""
-    return Source(stem(name).replace("/", "-"), (path,), partial(read_stack, (path,), axis))
+    return Source(stem(name).replace("/", "-"), (path,), axis)
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
@@ -193,7 +193,7 @@ def _in_dicom_files(folder: Path, files: Sequence[Path], notices: list[str]) -> 
     if skipped:
         notices.append(f"{folder}: skipped {skipped} DICOM file(s) without an image (segmentations, reports …)")
     names = _series_names(folder, numbers)
-    sources = [Source(names[key], tuple(files), partial(read_series, tuple(files))) for key, files in series.items()]
+    sources = [Source(names[key], tuple(files)) for key, files in series.items()]
     return sources + [_single_file(file, file.relative_to(folder).as_posix(), None) for file in broken]
 
 
