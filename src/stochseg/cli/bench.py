@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import PLAIN, console, messages
+from stochseg.cli.terminal import console, note, say
 from stochseg.errors import UserError
 
 EPILOG = "--sampler, --grid, --engine and --size take several values separated by commas."
@@ -69,7 +69,7 @@ def bench(
     if out is not None:
         figure = out.with_suffix(".png")
         with_figure = f" and {figure}" if figure.exists() and data is not None else ""
-        console.print(f"written to {out}{with_figure}", **PLAIN)
+        say(f"written to {out}{with_figure}")
 
 
 def _parse_model(text: str) -> tuple[str, list[int]]:
@@ -83,4 +83,4 @@ def _parse_model(text: str) -> tuple[str, list[int]]:
 
 
 def _report(row: Mapping[str, Any]) -> None:
-    messages.print(f"{row['model']}, {row['engine']}: {row['evaluations']} evaluations done", **PLAIN)
+    note(f"{row['model']}, {row['engine']}: {row['evaluations']} evaluations done")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import PLAIN, console, messages
+from stochseg.cli.terminal import console, messages, say
 
 EPILOG = (
     "--evaluations is a maximum, for methods that make more by default (up to 1000). Samplers and grids are settings "
@@ -27,10 +27,7 @@ def compare(
     budget: Annotated[
         str, typer.Option(metavar="BUDGET", help="Training per method: a time (20m, 90s, 1h) or steps (2000).")
     ] = "20m",
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Packed store (.h5) or folder. Default: the data of the recipes."),
-    ] = None,
+    data: opt.RecipeData = None,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting for all methods, e.g. batch_size=16; repeatable."),
@@ -66,4 +63,4 @@ def compare(
         console=messages,
     )
     console.print(comparison_table(rows, f"{budget} of training each, {n} samples per image"))
-    console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png, …", **PLAIN)
+    say(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png, …")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import PLAIN, console, progress_bar
+from stochseg.cli.terminal import console, progress_bar, say
 
 
 def evaluate(
@@ -59,4 +59,4 @@ def evaluate(
         result = compute(model, source.data, options=options, limit=limit, progress=progress)
     console.print(table(result, source.published))
     page = write_evaluation(result, source, model, folder, options=options, limit=limit, curve=points)
-    console.print(f"written to {folder}; open {page}", **PLAIN)
+    say(f"written to {folder}; open {page}")

@@ -55,6 +55,9 @@ Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
+RecipeData = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the recipe's data.")
+]
 DataPath = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the run's data.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import PLAIN, console, messages, progress_bar
+from stochseg.cli.terminal import note, progress_bar, say
 
 if TYPE_CHECKING:
     from stochseg.inference import Outcome
@@ -85,21 +85,21 @@ def predict(
             )
         except KeyboardInterrupt:
             change = " without --overwrite" if overwrite else ""
-            messages.print(f"stopped; results are in {out}; to continue, run the same command{change} again", **PLAIN)
+            note(f"stopped; results are in {out}; to continue, run the same command{change} again")
             raise
     done, kept, failed = (sum(o.status == status for o in outcomes) for status in ("done", "kept", "failed"))
     counts = {"done": done, "already done": kept, "skipped": failed}
     words = ", ".join(f"{count} {word}" for word, count in counts.items() if count or word == "done")
     where = f"results in {out}" if done or kept else "nothing was written"
-    console.print(f"{words}; {where}", **PLAIN)
+    say(f"{words}; {where}")
     if failed:
         raise typer.Exit(1)
 
 
 def _report(outcome: Outcome) -> None:
     for notice in outcome.notices:
-        messages.print(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}", **PLAIN)
+        note(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}")
     if outcome.status == "failed":
-        messages.print(f"skipped: {outcome.source}: {outcome.problem}", **PLAIN)
+        note(f"skipped: {outcome.source}: {outcome.problem}")
     elif outcome.status == "done":
-        console.print(f"{outcome.source} -> {outcome.folder}", **PLAIN)
+        say(f"{outcome.source} -> {outcome.folder}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import PLAIN, console, progress_bar, progress_bars
+from stochseg.cli.terminal import progress_bar, progress_bars, say
 
 EPILOG = (
     'Predictions: stochseg report predictions --spacing 0.7 --ask "longest diameter > 6 mm". A run: stochseg report '
@@ -91,7 +91,7 @@ def report(
                 path, page, limit=limit or 100, spacing=mm, questions=questions, progress=progress
             )
         for line in answers:
-            console.print(line, **PLAIN)
+            say(line)
     else:
         check_report_source(path)
         run = open_run(path, data, split)
@@ -113,4 +113,4 @@ def report(
                 questions=questions,
                 progress=show,
             )
-    console.print(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser", **PLAIN)
+    say(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser")

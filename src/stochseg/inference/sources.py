@@ -22,26 +22,25 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 @dataclass(frozen=True)
 class Source:
-    """One image or volume to segment."""
+    """One image or volume to segment.
+
+    name: of its result folder; axis: of the array of a NIfTI volume, along which it is sliced; given: the file or
+    folder by which it was found, as an absolute path.
+    """
 
     name: str
-    """Name of its result folder."""
     files: tuple[Path, ...]
     axis: int | None = None
-    """Array axis along which a NIfTI volume is sliced."""
     given: Path = Path()
-    """The file or folder by which it was found, as an absolute path."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The sources among the inputs of a call."""
+    """The sources among the inputs of a call. problems: inputs without one, with reasons; notices: skipped files."""
 
-    sources: tuple[Source, ...]
-    problems: tuple[tuple[str, str], ...]
-    """Inputs without a source, each with the reason."""
-    notices: tuple[str, ...]
-    """Skipped files."""
+    sources: list[Source]
+    problems: list[tuple[str, str]]
+    notices: list[str]
 
 
 def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found:
@@ -57,9 +56,9 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
     Raises:
         UserError: Several sources would get the same name.
     """
-    sources: list[Source] = []
     problems: list[tuple[str, str]] = []
     notices: list[str] = []
+    unique: dict[tuple[Path, ...], Source] = {}
     for given in inputs:
         for path in _expand(str(given), problems):
             try:
@@ -67,9 +66,9 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
             except UserError as error:
                 problems.append((str(path), str(error)))
                 continue
-            sources += [replace(source, given=path.resolve()) for source in found]
-    unique = list({tuple(file.resolve() for file in source.files): source for source in sources}.values())
-    return Found(tuple(_with_unique_names(unique)), tuple(problems), tuple(notices))
+            for source in found:
+                unique[tuple(file.resolve() for file in source.files)] = replace(source, given=path.resolve())
+    return Found(_with_unique_names(list(unique.values())), problems, notices)
 
 
 def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:

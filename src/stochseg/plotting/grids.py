@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
-from stochseg.plotting.outlines import RATER_COLORS, draw_outline
+from stochseg.plotting.outlines import RATER_COLORS, draw_outline, fit_axes
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Example, Samples
 
@@ -85,13 +85,13 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
     axes = bare_axes(figure, rows, columns)
     for axis, example in zip(axes.flat, examples, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
-        axis.set_title(f"{_shortened(example.id, 17)}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
+        name = example.id if len(example.id) <= 17 else f"…{example.id[-16:]}"
+        axis.set_title(f"{name}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
         for k, labels in enumerate(example.raters.numpy()):
             for label in range(1, info.num_classes):
                 color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
-        h, w = example.image.shape[-2:]
-        axis.set(xlim=(-0.5, w - 0.5), ylim=(h - 0.5, -0.5))
+        fit_axes(axis, example.image.shape[-2:])
     return figure
 
 
@@ -149,7 +149,3 @@ def _show_labels(axes: Iterable[Axes], maps: Tensor, info: DatasetInfo) -> None:
     """Show label maps "n h w", one per axes, until either runs out."""
     for axis, labels in zip(axes, maps, strict=False):
         _show(axis, labels_to_rgb(labels, info))
-
-
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else f"…{text[1 - length :]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,18 +81,11 @@ def report_run(
     if questions and len(data) > 0:
         check_questions(data, spacing, questions)
     agreement = Agreement(model.num_classes)
-    result = evaluate(
-        model,
-        data,
-        options=options,
-        limit=limit,
-        on_image=agreement,
-        progress=lambda done, total: tell("sampling", done, total),
-    )
+    sampling = partial(tell, "sampling")
+    result = evaluate(model, data, options=options, limit=limit, on_image=agreement, progress=sampling)
     picked, cases = pick_cases(result), []
     for done, (kind, row) in enumerate(picked, start=1):
-        image = draw_case(model, data, agreement.indices[row], options, spacing, questions)
-        cases.append(Case(kind, row, image))
+        cases.append(Case(kind, row, draw_case(model, data, agreement.indices[row], options, spacing, questions)))
         tell("cases", done, len(picked))
     place = spread(len(agreement.indices), curve_images)
     measured = _measure_curve(model, data, agreement, result, place, points, options, tell) if points else None
