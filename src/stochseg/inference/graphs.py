@@ -46,9 +46,7 @@ class Call:
     @property
     def form(self) -> tuple[Any, ...]:
         """Everything except the batch size and the values: two calls of one form can share a graph of fixed size."""
-        parts = (
-            (x.dtype, tuple(x.shape[1:]), x.ndim) if isinstance(x, Tensor) else ("constant", x) for x in self._values
-        )
+        parts = ((x.dtype, x.ndim, *x.shape[1:]) if isinstance(x, Tensor) else ("constant", x) for x in self._values)
         return (len(self.args), *self.kwargs, *parts)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Call:

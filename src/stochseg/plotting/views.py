@@ -15,9 +15,10 @@ from stochseg.plotting.pictures import close_up, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Samples
 
 EVERYTHING = (slice(None), slice(None))
+MAX_IMAGES, MAX_SAMPLES = 2, 6  # shown
 
 
-def samples_html(samples: Samples, *, max_images: int = 2, max_samples: int = 6) -> str:
+def samples_html(samples: Samples) -> str:
     """Table of facts about samples, and a strip with mean, entropy and the first samples of the first images."""
     b, n, h, w = samples.labels.shape
     weights = samples.weights
@@ -32,7 +33,7 @@ def samples_html(samples: Samples, *, max_images: int = 2, max_samples: int = 6)
         "seed": samples.seed,
     }
     rows = "".join(f"<tr>{_head([key])}<td>{html.escape(str(value))}</td></tr>" for key, value in facts.items())
-    strip = _image_tag(_strip(samples, min(max_images, b), min(max_samples, n)), "mean, entropy and samples")
+    strip = _image_tag(_strip(samples, min(MAX_IMAGES, b), min(MAX_SAMPLES, n)), "mean, entropy and samples")
     return f"<table><tbody>{rows}</tbody></table>{strip}"
 
 
