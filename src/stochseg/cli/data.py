@@ -22,9 +22,7 @@ def import_(
     ],
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="SOURCE", help="Folder or file as downloaded; only lidc-dicom needs its archives unpacked."
-        ),
+        typer.Argument(metavar="SOURCE", help="Folder or file as downloaded; only lidc-dicom needs unpacked archives."),
     ],
     out: Annotated[Path, typer.Argument(metavar="STORE", help="Packed store to write, e.g. data/lidc.h5.")],
 ) -> None:

@@ -28,9 +28,7 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder to write. Default: RUN/evaluation, below runs/ for a model without a run."
-        ),
+        typer.Option(metavar="FOLDER", help="Folder to write. Default: RUN/evaluation, below runs/ for a model alone."),
     ] = None,
     engine: opt.Engine = "eager",
     device: opt.Device = "auto",

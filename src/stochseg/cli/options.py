@@ -14,15 +14,14 @@ from stochseg.errors import UserError
 SAMPLING = "Sampling"
 """Panel of the sampling options in the help."""
 _sampling = partial(typer.Option, rich_help_panel=SAMPLING)
+_name = partial(_sampling, metavar="NAME")
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="Run folder; with --data also a saved model or the name of a bundled one (lidc)."
-    ),
+    typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
 ]
 SampleCount = Annotated[int, _sampling("--samples", "-n", min=1, metavar="N", help="Samples per image.")]
 Evaluations = Annotated[
@@ -30,25 +29,18 @@ Evaluations = Annotated[
 ]
 Sampler = Annotated[
     str | None,
-    _sampling(
-        metavar="NAME",
-        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: that "
-        "of the model.",
+    _name(
+        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: the "
+        "model's setting."
     ),
 ]
 Grid = Annotated[
     str | None,
-    _sampling(
-        metavar="NAME",
-        help="Time steps at which the network is evaluated: even, trailing, entropy. Default: the model's setting.",
-    ),
+    _name(help="Time steps at which the network is evaluated: even, trailing, entropy. Default: the model's setting."),
 ]
 Noise = Annotated[
     str | None,
-    _sampling(
-        metavar="NAME",
-        help="independent, or latin: the samples of an image are stratified. Default: the model's setting.",
-    ),
+    _name(help="independent, or latin: the samples of an image are stratified. Default: the model's setting."),
 ]
 Seed = Annotated[int, _sampling(min=0, metavar="N", help="Random seed; the same seed gives the same samples.")]
 Engine = Annotated[

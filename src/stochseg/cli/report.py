@@ -34,24 +34,15 @@ def report(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Use at most N evenly spaced images. Default: 100 predictions, 200 images of a run.",
-        ),
+        typer.Option(min=1, metavar="N", help="Use at most N evenly spaced images. Default: 100; 200 for a run."),
     ] = None,
     spacing: Annotated[
         str | None,
-        typer.Option(
-            metavar="MM[,MM]",
-            help="Millimeters per pixel (row, column) of images that do not state them: 0.7 or 0.7,0.5.",
-        ),
+        typer.Option(metavar="MM[,MM]", help="Pixel size in mm, for images without one: 0.7 or ROW,COLUMN 0.7,0.5."),
     ] = None,
     ask: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="QUESTION", help='Question about every image, e.g. "longest diameter > 6 mm"; repeatable.'
-        ),
+        typer.Option(metavar="QUESTION", help='Question per image, e.g. "longest diameter > 6 mm"; repeatable.'),
     ] = None,
     n: opt.SampleCount = 32,
     evaluations: opt.Evaluations = None,
