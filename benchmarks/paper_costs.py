@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import stochseg.experiments.paper.costs as costs
+from harness import argument_parser
+from stochseg.experiments.paper import costs
 from stochseg.experiments.paper.trainings import TRAININGS
 from stochseg.files import write_csv
 
 
 def main() -> None:
+    argument_parser(__doc__).parse_args()
     rows = []
     for data, row in TRAININGS:
         rows.append(costs.measure_row(data, row))

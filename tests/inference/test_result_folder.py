@@ -13,6 +13,7 @@ from stochseg.inference.result_folder import write_result
 from stochseg.inference.stacks import Lattice, Stack
 from stochseg.inference.writers import WRITERS, Prediction, Writer
 from stochseg.inference.writers.previews import overlay
+from stochseg.plotting.pictures import labels_to_rgb
 from stochseg.types import DatasetInfo, Samples
 from tests.support.predictions import CLASSES, random_samples, read_result
 
@@ -71,6 +72,20 @@ def test_files_of_a_picture(tmp_path):
     assert sum(c["fused"] for c in result["classes"]) == 120
     assert [c["samples"][1] for c in result["classes"]] == torch.bincount(samples.labels[0, 1].flatten()).tolist()
     assert set(result["files"]) == {p.name for p in (tmp_path / "a").iterdir()} - {"result.json"}
+
+
+@pytest.mark.parametrize("classes", [2, 256])
+def test_indices_of_the_fused_png_are_the_labels(tmp_path, classes):
+    samples, info = random_samples(1, classes=classes), DatasetInfo(num_classes=classes, image_channels=1)
+    stack = Stack(np.zeros((1, 12, 10)), dpi=(254.0, 254.0))
+    write_result(tmp_path / "a", Prediction(StackResult.from_samples(samples), stack, info), FACTS)
+    with Image.open(tmp_path / "a/fused.png") as picture:
+        assert picture.mode == "P"
+        assert picture.info["dpi"] == pytest.approx((254, 254), rel=1e-3)
+        fused = samples.fused()[0]
+        assert (np.asarray(picture) == fused.numpy()).all()
+        if classes == 2:
+            np.testing.assert_allclose(np.asarray(picture.convert("RGB")) / 255, labels_to_rgb(fused, info))
 
 
 def test_more_classes_than_a_palette_has(tmp_path):

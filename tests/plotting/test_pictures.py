@@ -1,9 +1,8 @@
-"""Colors of images and label maps, palette PNG, close-ups."""
+"""Colors of images and label maps, close-ups."""
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from stochseg.plotting.pictures import (
     close_up,
@@ -13,7 +12,6 @@ from stochseg.plotting.pictures import (
     mean_to_rgb,
     shrink,
     to_eight_bits,
-    write_label_png,
 )
 from stochseg.types import DatasetInfo, Normalization
 
@@ -58,21 +56,6 @@ def test_labels_have_the_colors_of_the_palette_and_void_is_gray():
     np.testing.assert_allclose(colors, [[[0, 0, 0], [1, 128 / 255, 0], [0.6, 0.6, 0.6]]])
     certain = torch.tensor([[[0.0]], [[1.0]]])
     np.testing.assert_allclose(mean_to_rgb(certain, INFO), [[[1, 128 / 255, 0]]], atol=1e-6)
-
-
-@pytest.mark.parametrize("num_classes", [2, 256, 300])
-def test_indices_of_a_label_png_are_the_labels(tmp_path, num_classes):
-    labels = (np.arange(320) % num_classes).reshape(16, 20)
-    info = DatasetInfo(num_classes=num_classes, image_channels=1)
-    write_label_png(tmp_path / "labels.png", labels, info, dpi=(254, 254))
-    with Image.open(tmp_path / "labels.png") as picture:
-        assert picture.mode == ("P" if num_classes <= 256 else "I;16")
-        assert picture.info["dpi"] == pytest.approx((254, 254), rel=1e-3)
-        np.testing.assert_array_equal(np.asarray(picture), labels)
-        if num_classes == 2:
-            np.testing.assert_allclose(
-                np.asarray(picture.convert("RGB")) / 255, labels_to_rgb(torch.tensor(labels), info)
-            )
 
 
 def test_shrink_keeps_maps_aligned():

@@ -12,7 +12,7 @@ import typer
 
 from stochseg._version import __version__
 from stochseg.cli import bench, compare, data, demo, evaluate, export, paper, predict, report, train
-from stochseg.cli.terminal import PLAIN, console, messages
+from stochseg.cli.terminal import console, note
 from stochseg.errors import UserError
 from stochseg.memory import keep_freed_memory
 from stochseg.threads import limit_threads
@@ -67,19 +67,18 @@ def main() -> NoReturn:
     try:
         app()
     except UserError as error:
-        _fail(str(error))
+        _fail(error)
     except OSError as error:
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}")
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise
-        if error.filename is None:
-            _fail(f"cannot write: {error.strerror}; free some space or choose another --out")
-        _fail(f"{error.filename}: {error.strerror}")
+        _fail(f"cannot write: {error.strerror}; free some space or choose another --out")
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
 
 
-def _fail(text: str) -> NoReturn:
-    messages.print("[bold red]error:[/] ", end="")
-    messages.print(text, **PLAIN)
+def _fail(problem: object) -> NoReturn:
+    note(str(problem), "error")
     sys.exit(2)

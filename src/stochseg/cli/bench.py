@@ -8,22 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stochseg.cli.options import (
-    Device,
-    Engine,
-    Grid,
-    Limit,
-    Noise,
-    SampleCount,
-    Sampler,
-    Split,
-    check_writable,
-    parse_counts,
-    parse_names,
-    parse_size,
-    sampling_options,
-)
-from stochseg.cli.terminal import PLAIN, console, messages
+from stochseg.cli import options as opt
+from stochseg.cli.terminal import console, note, say
 from stochseg.errors import UserError
 
 EPILOG = "--sampler, --grid, --engine and --size take several values separated by commas."
@@ -38,42 +24,43 @@ def bench(
             metavar="MODEL[@N,N,…]",
         ),
     ] = None,
-    n: SampleCount = 16,
-    sampler: Sampler = None,
-    grid: Grid = None,
-    noise: Noise = None,
-    engine: Engine = "eager",
+    n: opt.SampleCount = 16,
+    sampler: opt.Sampler = None,
+    grid: opt.Grid = None,
+    noise: opt.Noise = None,
+    engine: opt.Engine = "eager",
     size: Annotated[str, typer.Option(metavar="SIZE", help="Size of the image: 128, or 128x256.")] = "128",
     data: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Packed store (.h5) or folder on which to measure GED and HM-IoU, too."),
     ] = None,
-    split: Split = "val",
-    limit: Limit = None,
+    split: opt.Split = "val",
+    limit: opt.Limit = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Average the scores over N sampling seeds.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timings; the median is reported.")] = 3,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.csv", help="CSV file to write; with --data, also a figure next to it."),
     ] = None,
-    device: Device = "auto",
+    device: opt.Device = "auto",
 ) -> None:
     """Measure the cost of sampling (seconds, GFLOP, memory) and, with --data, the quality of the samples."""
     from stochseg.data import open_path
     from stochseg.devices import pick_device
     from stochseg.experiments.bench import bench_table, make_cases, run_bench
+    from stochseg.models.sampling import SamplingOptions
 
-    if out is not None and out.suffix != ".csv":
-        raise UserError(f"--out: expected a file that ends in .csv, got {out}")
-    sizes = [parse_size(text) for text in size.split(",")]
+    sizes = [opt.parse_size(text) for text in size.split(",")]
     if out is not None:
-        check_writable(out)
+        if out.suffix != ".csv":
+            raise UserError(f"--out: expected a file that ends in .csv, got {out}")
+        opt.check_writable(out)
     cases = make_cases(
         [_parse_model(text) for text in models or ["lidc-9m@5"]],
-        sampling_options(n, noise=noise),
-        engines=parse_names(engine) or ["eager"],
-        samplers=parse_names(sampler),
-        grids=parse_names(grid),
+        SamplingOptions(n=n, noise=noise),
+        engines=opt.parse_names(engine) or ["eager"],
+        samplers=opt.parse_names(sampler),
+        grids=opt.parse_names(grid),
         device=pick_device(device),
     )
     examples = None if data is None else open_path(data, split)
@@ -81,8 +68,8 @@ def bench(
     console.print(bench_table(rows))
     if out is not None:
         figure = out.with_suffix(".png")
-        files = [out, *([figure] if figure.exists() and data is not None else [])]
-        console.print(f"written to {' and '.join(map(str, files))}", **PLAIN)
+        with_figure = f" and {figure}" if figure.exists() and data is not None else ""
+        say(f"written to {out}{with_figure}")
 
 
 def _parse_model(text: str) -> tuple[str, list[int]]:
@@ -92,8 +79,8 @@ def _parse_model(text: str) -> tuple[str, list[int]]:
     if "@" not in text or is_model(Path(text)):
         return text, []
     name, _, counts = text.rpartition("@")
-    return name, parse_counts("evaluations after @", counts)
+    return name, opt.parse_counts("evaluations after @", counts)
 
 
 def _report(row: Mapping[str, Any]) -> None:
-    messages.print(f"{row['model']}, {row['engine']}: {row['evaluations']} evaluations done", **PLAIN)
+    note(f"{row['model']}, {row['engine']}: {row['evaluations']} evaluations done")

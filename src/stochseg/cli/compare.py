@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from stochseg.cli.options import Device, Evaluations, Limit, Noise, SampleCount, Seed, Split, sampling_options
-from stochseg.cli.terminal import PLAIN, console, messages
+from stochseg.cli import options as opt
+from stochseg.cli.terminal import console, messages, say
 
 EPILOG = (
     "--evaluations is a maximum, for methods that make more by default (up to 1000). Samplers and grids are settings "
@@ -27,30 +27,28 @@ def compare(
     budget: Annotated[
         str, typer.Option(metavar="BUDGET", help="Training per method: a time (20m, 90s, 1h) or steps (2000).")
     ] = "20m",
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Packed store (.h5) or folder. Default: the data of the recipes."),
-    ] = None,
+    data: opt.RecipeData = None,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting for all methods, e.g. batch_size=16; repeatable."),
     ] = None,
-    split: Split = "val",
-    n: SampleCount = 16,
-    limit: Limit = None,
-    evaluations: Evaluations = None,
-    noise: Noise = None,
-    seed: Seed = 0,
+    split: opt.Split = "val",
+    n: opt.SampleCount = 16,
+    limit: opt.Limit = None,
+    evaluations: opt.Evaluations = None,
+    noise: opt.Noise = None,
+    seed: opt.Seed = 0,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder to write; finished methods in it are kept.")
     ] = Path("runs/compare"),
-    device: Device = "auto",
+    device: opt.Device = "auto",
 ) -> None:
     """Train several methods under the same budget and compare them.
 
     Writes a table, a chart, and pictures of samples side by side."""
     from stochseg.experiments.compare import compare as run
     from stochseg.experiments.comparison import comparison_table
+    from stochseg.models.sampling import SamplingOptions
 
     rows = run(
         methods,
@@ -59,10 +57,10 @@ def compare(
         out,
         overrides=override or [],
         split=split,
-        options=sampling_options(n, evaluations, noise=noise, seed=seed),
+        options=SamplingOptions(n=n, evaluations=evaluations, noise=noise, seed=seed),
         limit=limit,
         device=device,
         console=messages,
     )
     console.print(comparison_table(rows, f"{budget} of training each, {n} samples per image"))
-    console.print(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png, …", **PLAIN)
+    say(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png, …")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli.options import Split
-from stochseg.cli.terminal import PLAIN, console, messages, progress_bar, shell_command
+from stochseg.cli.terminal import console, note, progress_bar, say, shell_command
 
 app = typer.Typer(help="Import, check and show data.", no_args_is_help=True, rich_markup_mode="rich")
 StoreOrFolder = Annotated[Path, typer.Argument(metavar="PATH", help="Packed store (.h5), or folder with dataset.yaml.")]
@@ -22,9 +22,7 @@ def import_(
     ],
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="SOURCE", help="Folder or file as downloaded; only lidc-dicom needs its archives unpacked."
-        ),
+        typer.Argument(metavar="SOURCE", help="Folder or file as downloaded; only lidc-dicom needs unpacked archives."),
     ],
     out: Annotated[Path, typer.Argument(metavar="STORE", help="Packed store to write, e.g. data/lidc.h5.")],
 ) -> None:
@@ -38,10 +36,8 @@ def import_(
     for item in plan.items:
         splits.setdefault(item.split, []).append(item.group)
     for split, groups in splits.items():
-        console.print(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups", **PLAIN)
-    console.print(
-        f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); license: {plan.provenance.license}", **PLAIN
-    )
+        say(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups")
+    say(f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); license: {plan.provenance.license}")
 
 
 @app.command()
@@ -55,9 +51,7 @@ def example(
 
     with progress_bar("drawing") as progress:
         write_example_folder(out, count=count, size=size, progress=progress)
-    console.print(
-        f"written: {out}/images/ and {out}/labels/RATER/. Next: {shell_command('data', 'init', out)}", **PLAIN
-    )
+    say(f"written: {out}/images/ and {out}/labels/RATER/. Next: {shell_command('data', 'init', out)}")
 
 
 @app.command()
@@ -68,11 +62,10 @@ def init(
     from stochseg.data.folder import init_folder
 
     config = init_folder(folder)
-    console.print(
+    say(
         f"written: {folder}/dataset.yaml and {folder}/splits.json ({config.num_classes} classes, "
         f"{config.image_channels} image channel(s)); read dataset.yaml and correct it.\n"
-        f"Next: {shell_command('data', 'check', folder)}",
-        **PLAIN,
+        f"Next: {shell_command('data', 'check', folder)}"
     )
 
 
@@ -86,11 +79,10 @@ def check(path: StoreOrFolder) -> None:
         report = report_data(path, progress)
     console.print(report.table())
     for problem in report.check.problems:
-        messages.print("[bold red]problem:[/] ", end="")
-        messages.print(problem, **PLAIN)
+        note(problem, "problem")
     if report.check.problems:
         raise typer.Exit(1)
-    console.print("no problems found", **PLAIN)
+    say("no problems found")
 
 
 @app.command()
@@ -106,4 +98,4 @@ def show(
 
     data = open_path(path, split)
     write_figure(contact_sheet(pick_examples(data, count), data.info), out)
-    console.print(f"written to {out}", **PLAIN)
+    say(f"written to {out}")

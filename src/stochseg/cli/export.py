@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli.options import ModelPath, parse_size
-from stochseg.cli.terminal import PLAIN, console
+from stochseg.cli.terminal import say
 
 
 def export(
@@ -23,4 +23,4 @@ def export(
     from stochseg.models import load
 
     folder = write(load(model), out, parse_size(size))
-    console.print(f"written to {folder}; start with {folder}/export.json", **PLAIN)
+    say(f"written to {folder}; start with {folder}/export.json")

@@ -3,95 +3,58 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from stochseg.errors import UserError
 
-if TYPE_CHECKING:
-    from stochseg.models.sampling import SamplingOptions
-
 SAMPLING = "Sampling"
 """Panel of the sampling options in the help."""
+_sampling = partial(typer.Option, rich_help_panel=SAMPLING)
+_name = partial(_sampling, metavar="NAME")
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="Run folder; with --data also a saved model or the name of a bundled one (lidc)."
-    ),
+    typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
 ]
-SampleCount = Annotated[
-    int, typer.Option("--samples", "-n", min=1, metavar="N", help="Samples per image.", rich_help_panel=SAMPLING)
-]
+SampleCount = Annotated[int, _sampling("--samples", "-n", min=1, metavar="N", help="Samples per image.")]
 Evaluations = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Network evaluations per sample. Default: the model's setting.",
-        rich_help_panel=SAMPLING,
-    ),
+    int | None, _sampling(min=1, metavar="N", help="Network evaluations per sample. Default: the model's setting.")
 ]
 Sampler = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: that "
-        "of the model.",
-        rich_help_panel=SAMPLING,
+    _name(
+        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: the "
+        "model's setting."
     ),
 ]
 Grid = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Time steps at which the network is evaluated: even, trailing, entropy. Default: the model's setting.",
-        rich_help_panel=SAMPLING,
-    ),
+    _name(help="Time steps at which the network is evaluated: even, trailing, entropy. Default: the model's setting."),
 ]
 Noise = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="independent, or latin: the samples of an image are stratified. Default: the model's setting.",
-        rich_help_panel=SAMPLING,
-    ),
+    _name(help="independent, or latin: the samples of an image are stratified. Default: the model's setting."),
 ]
-Seed = Annotated[
-    int,
-    typer.Option(
-        min=0, metavar="N", help="Random seed; the same seed gives the same samples.", rich_help_panel=SAMPLING
-    ),
-]
+Seed = Annotated[int, _sampling(min=0, metavar="N", help="Random seed; the same seed gives the same samples.")]
 Engine = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs."),
+    str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
+RecipeData = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the recipe's data.")
+]
 DataPath = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the run's data.")
 ]
 Split = Annotated[str, typer.Option(metavar="NAME", help="train, val or test.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use at most N evenly spaced images.")]
-
-
-def sampling_options(
-    n: int,
-    evaluations: int | None = None,
-    sampler: str | None = None,
-    grid: str | None = None,
-    noise: str | None = None,
-    seed: int = 0,
-) -> SamplingOptions:
-    """Collect the sampling options of a command."""
-    from stochseg.models.sampling import SamplingOptions
-
-    return SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
 
 
 def parse_names(text: str | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli.options import Device
-from stochseg.cli.terminal import PLAIN, console, messages, shell_command
+from stochseg.cli.terminal import console, messages, say, shell_command
 from stochseg.errors import unknown_name
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def run(
 
     settings = RunSettings(out, data, seeds, scale, encoder_weights, device)
     run_rows(find_table(table), row or [], settings, messages)
-    console.print(f"done. Next: {shell_command('paper', 'table', table, '--out', out)}", **PLAIN)
+    say(f"done. Next: {shell_command('paper', 'table', table, '--out', out)}")
 
 
 @app.command("table")
@@ -78,7 +78,7 @@ def table_(
 
     if style not in FORMATS:
         raise unknown_name("format", style, FORMATS)
-    console.print(format_table(find_table(table), out, style), **PLAIN)
+    say(format_table(find_table(table), out, style))
 
 
 @app.command()
@@ -104,4 +104,4 @@ def figure(
     check_writable(target)
     drawn = draw_figure(name, FigureSettings(out, data, seeds, images, device))
     write_figure(drawn, target)
-    console.print(f"written to {target}", **PLAIN)
+    say(f"written to {target}")

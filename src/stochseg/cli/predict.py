@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochseg.cli.options import (
-    Device,
-    Engine,
-    Evaluations,
-    Grid,
-    ModelPath,
-    Noise,
-    SampleCount,
-    Sampler,
-    Seed,
-    sampling_options,
-)
-from stochseg.cli.terminal import PLAIN, console, messages, progress_bar
+from stochseg.cli import options as opt
+from stochseg.cli.terminal import note, progress_bar, say
 
 if TYPE_CHECKING:
     from stochseg.inference import Outcome
@@ -32,7 +20,7 @@ EPILOG = (
 
 
 def predict(
-    model: ModelPath,
+    model: opt.ModelPath,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -44,13 +32,13 @@ def predict(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write, with one folder per input.")] = Path(
         "predictions"
     ),
-    n: SampleCount = 16,
-    evaluations: Evaluations = None,
-    sampler: Sampler = None,
-    grid: Grid = None,
-    noise: Noise = None,
-    seed: Seed = 0,
-    engine: Engine = "eager",
+    n: opt.SampleCount = 16,
+    evaluations: opt.Evaluations = None,
+    sampler: opt.Sampler = None,
+    grid: opt.Grid = None,
+    noise: opt.Noise = None,
+    seed: opt.Seed = 0,
+    engine: opt.Engine = "eager",
     axis: Annotated[
         int | None,
         typer.Option(
@@ -73,7 +61,7 @@ def predict(
         bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
-    device: Device = "auto",
+    device: opt.Device = "auto",
 ) -> None:
     """Segment files, folders and volumes.
 
@@ -83,43 +71,35 @@ def predict(
     from stochseg.inference import PredictOptions
     from stochseg.inference import predict as run
     from stochseg.models import load
+    from stochseg.models.sampling import SamplingOptions
 
-    sampling = sampling_options(n, evaluations, sampler, grid, noise, seed).model_dump()
-    options = PredictOptions(**sampling, engine=engine, tile=tile, overlap=overlap, axis=axis, overview=overview)
+    sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+    options = PredictOptions(
+        **sampling.model_dump(), engine=engine, tile=tile, overlap=overlap, axis=axis, overview=overview
+    )
     network = load(model, device=pick_device(device))
     with progress_bar("predicting") as progress:
         try:
             outcomes = run(
-                network,
-                inputs,
-                out,
-                options,
-                overwrite=overwrite,
-                origin=str(model),
-                report=_report,
-                progress=progress,
+                network, inputs, out, options, overwrite=overwrite, origin=str(model), report=_report, progress=progress
             )
         except KeyboardInterrupt:
             change = " without --overwrite" if overwrite else ""
-            messages.print(f"stopped; results are in {out}; to continue, run the same command{change} again", **PLAIN)
+            note(f"stopped; results are in {out}; to continue, run the same command{change} again")
             raise
-    if _summarize(outcomes, out) > 0:
+    done, kept, failed = (sum(o.status == status for o in outcomes) for status in ("done", "kept", "failed"))
+    counts = {"done": done, "already done": kept, "skipped": failed}
+    words = ", ".join(f"{count} {word}" for word, count in counts.items() if count or word == "done")
+    where = f"results in {out}" if done or kept else "nothing was written"
+    say(f"{words}; {where}")
+    if failed:
         raise typer.Exit(1)
 
 
 def _report(outcome: Outcome) -> None:
     for notice in outcome.notices:
-        messages.print(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}", **PLAIN)
+        note(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}")
     if outcome.status == "failed":
-        messages.print(f"skipped: {outcome.source}: {outcome.problem}", **PLAIN)
+        note(f"skipped: {outcome.source}: {outcome.problem}")
     elif outcome.status == "done":
-        console.print(f"{outcome.source} -> {outcome.folder}", **PLAIN)
-
-
-def _summarize(outcomes: Sequence[Outcome], out: Path) -> int:
-    """Print the number of inputs by outcome; returns the number of those that failed."""
-    done, kept, failed = (sum(o.status == status for o in outcomes) for status in ("done", "kept", "failed"))
-    words = [f"{done} done", *([f"{kept} already done"] if kept else []), *([f"{failed} skipped"] if failed else [])]
-    where = f"results in {out}" if done or kept else "nothing was written"
-    console.print(f"{', '.join(words)}; {where}", **PLAIN)
-    return failed
+        say(f"{outcome.source} -> {outcome.folder}")

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stochseg.cli.options import (
-    DataPath,
-    Device,
-    Engine,
-    Evaluations,
-    Grid,
-    Noise,
-    SampleCount,
-    Sampler,
-    Seed,
-    Split,
-    check_writable,
-    parse_counts,
-    parse_spacing,
-    sampling_options,
-)
-from stochseg.cli.terminal import PLAIN, console, progress_bars
+from stochseg.cli import options as opt
+from stochseg.cli.terminal import progress_bar, progress_bars, say
 
 EPILOG = (
     'Predictions: stochseg report predictions --spacing 0.7 --ask "longest diameter > 6 mm". A run: stochseg report '
@@ -50,43 +34,31 @@ def report(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Use at most N evenly spaced images. Default: 100 predictions, 200 images of a run.",
-        ),
+        typer.Option(min=1, metavar="N", help="Use at most N evenly spaced images. Default: 100; 200 for a run."),
     ] = None,
     spacing: Annotated[
         str | None,
-        typer.Option(
-            metavar="MM[,MM]",
-            help="Millimeters per pixel (row, column) of images that do not state them: 0.7 or 0.7,0.5.",
-        ),
+        typer.Option(metavar="MM[,MM]", help="Pixel size in mm, for images without one: 0.7 or ROW,COLUMN 0.7,0.5."),
     ] = None,
     ask: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="QUESTION", help='Question about every image, e.g. "longest diameter > 6 mm"; repeatable.'
-        ),
+        typer.Option(metavar="QUESTION", help='Question per image, e.g. "longest diameter > 6 mm"; repeatable.'),
     ] = None,
-    n: SampleCount = 32,
-    evaluations: Evaluations = None,
-    sampler: Sampler = None,
-    grid: Grid = None,
-    noise: Noise = None,
-    seed: Seed = 0,
-    data: DataPath = None,
-    split: Split = "val",
+    n: opt.SampleCount = 32,
+    evaluations: opt.Evaluations = None,
+    sampler: opt.Sampler = None,
+    grid: opt.Grid = None,
+    noise: opt.Noise = None,
+    seed: opt.Seed = 0,
+    data: opt.DataPath = None,
+    split: opt.Split = "val",
     curve: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N,…",
-            help="Network evaluations of the quality curve, or none. Default: 2,5,10,25.",
-        ),
+        typer.Option(metavar="N,N,…", help="Network evaluations of the quality curve, or none. Default: 2,5,10,25."),
     ] = None,
     curve_images: Annotated[int, typer.Option(min=1, metavar="N", help="Images of the quality curve.")] = 20,
-    engine: Engine = "eager",
-    device: Device = "auto",
+    engine: opt.Engine = "eager",
+    device: opt.Device = "auto",
 ) -> None:
     """Write one self-contained HTML page about predictions or about a trained model.
 
@@ -97,42 +69,39 @@ def report(
     from stochseg.experiments.runs import check_report_source, default_results_dir, open_run
     from stochseg.inference import with_engine
     from stochseg.models import load
+    from stochseg.models.sampling import SamplingOptions
     from stochseg.reports import is_predictions, report_predictions, report_run
 
-    questions, mm = [Question.parse(text) for text in ask or []], parse_spacing(spacing)
-    points = None if curve is None else [] if curve.strip() == "none" else parse_counts("--curve", curve)
+    questions, mm = [Question.parse(text) for text in ask or []], opt.parse_spacing(spacing)
+    points = None if curve is None else [] if curve.strip() == "none" else opt.parse_counts("--curve", curve)
     if data is None and is_predictions(path):
         page = out or path / "report.html"
-        check_writable(page)
-        with progress_bars() as progress:
+        opt.check_writable(page)
+        with progress_bar("drawing") as progress:
             answers = report_predictions(
-                path,
-                page,
-                limit=limit or 100,
-                spacing=mm,
-                questions=questions,
-                progress=partial(progress, "drawing"),
+                path, page, limit=limit or 100, spacing=mm, questions=questions, progress=progress
             )
         for line in answers:
-            console.print(line, **PLAIN)
+            say(line)
     else:
         check_report_source(path)
         run = open_run(path, data, split)
         model = with_engine(load(path, device=pick_device(device)), engine)
         page = out or default_results_dir(path) / "report.html"
-        check_writable(page)  # before sampling starts
-        with progress_bars() as progress:
+        opt.check_writable(page)  # before sampling starts
+        options = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+        with progress_bars() as show:
             report_run(
                 model,
                 run.data,
                 page,
                 run.facts(),
-                options=sampling_options(n, evaluations, sampler, grid, noise, seed),
+                options=options,
                 limit=limit or 200,
                 curve=points,
                 curve_images=curve_images,
                 spacing=mm,
                 questions=questions,
-                progress=progress,
+                progress=show,
             )
-    console.print(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser", **PLAIN)
+    say(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser")

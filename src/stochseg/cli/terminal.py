@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 console = Console()
 messages = Console(stderr=True)
 
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""For text that contains paths, which may contain brackets and be longer than a line."""
+
+def say(text: str, to: Console = console) -> None:
+    """Print text that may contain paths, which may contain brackets and be longer than a line."""
+    to.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(text: str, kind: str = "") -> None:
+    """Print a message to stderr, after its kind in red if it has one."""
+    if kind:
+        messages.print(f"[bold red]{kind}:[/] ", end="")
+    say(text, messages)
 
 
 def shell_command(*words: object) -> str:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stochseg.cli.options import Device
-from stochseg.cli.terminal import PLAIN, console, messages, shell_command
+from stochseg.cli.options import Device, RecipeData
+from stochseg.cli.terminal import messages, note, say, shell_command
 from stochseg.errors import UserError
 
 EPILOG = (
@@ -30,10 +30,7 @@ def train(
         list[str] | None,
         typer.Argument(help="Settings to change, e.g. steps=2000 lr=5e-4 model.options.draws=2.", metavar="KEY=VALUE"),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Packed store (.h5) or folder to train on instead of the recipe's data."),
-    ] = None,
+    data: RecipeData = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Run folder. Default: runs/ followed by the name.")
     ] = None,
@@ -55,10 +52,10 @@ def train(
     except KeyboardInterrupt:
         source = [] if data is None else ["--data", data]
         again = shell_command("train", *words, *source, "--out", out, "--resume")
-        messages.print(f"\nstopped; resume with: {again}", **PLAIN)
+        note(f"\nstopped; resume with: {again}")
         raise
     if os.environ.get("RANK", "0") == "0":
-        console.print(f"done: {out}. Next: {shell_command('evaluate', out)}", **PLAIN)
+        say(f"done: {out}. Next: {shell_command('evaluate', out)}")
 
 
 def _check_no_options(words: Sequence[str]) -> None:

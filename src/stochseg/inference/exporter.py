@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import replaced_folder
-from stochseg.inference.calls import Call
 from stochseg.inference.engines import eager
-from stochseg.inference.graphs import make_graph, output_names
+from stochseg.inference.graphs import Call, make_graph, output_names
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import CONFIG, read_json, write_description
 from stochseg.networks.sharing import shared_copy
@@ -103,7 +103,7 @@ def first_calls(model: StochasticSegmenter, size: tuple[int, int]) -> dict[str, 
     model = shared_copy(model)
     calls: dict[str, Call] = {}
 
-    def record(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.setdefault(name, Call(args, kwargs))
 
     def stop_when_complete(*_: object) -> None:
@@ -112,9 +112,7 @@ def first_calls(model: StochasticSegmenter, size: tuple[int, int]) -> dict[str, 
 
     for name in model.accelerated_modules:
         module = model.get_submodule(name)
-        module.register_forward_pre_hook(
-            lambda _, args, kwargs, name=name: record(name, args, kwargs), with_kwargs=True
-        )
+        module.register_forward_pre_hook(partial(record, name), with_kwargs=True)
         module.register_forward_hook(stop_when_complete)
     images = torch.rand(2, model.image_channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with suppress(_AllCalled):

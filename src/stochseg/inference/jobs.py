@@ -1,17 +1,26 @@
-"""Inputs of `predict` that are read and checked, ready to be sampled."""
+"""Inputs of `predict` as jobs: read and checked, sampled in batches, and described for result.json."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.plan import Plan
-from stochseg.inference.result import StackResult
-from stochseg.inference.sources import Source
+from stochseg.inference.result import StackResult, label_type
+from stochseg.inference.result_folder import FORMAT
+from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.models import StochasticSegmenter
@@ -24,6 +33,10 @@ MIN_RANGE = 0.02
 of 255 gray levels."""
 MIN_LABELED = 0.2
 """A notice is printed if the model labels a smaller part of the image, because it was trained on its center."""
+PIXELS_PER_CALL = 64 * 128 * 128
+"""Pixels of all samples drawn by one call of the model, so that small images and slices share calls."""
+VERSION = 1
+PACKAGES = ("torch", "numpy", "pillow", "tifffile", "nibabel", "pydicom", "highdicom")
 
 
 @dataclass
@@ -43,9 +56,12 @@ class Job:
     seconds: float = 0.0
 
 
+# --- reading -------------------------------------------------------------------------------------------
+
+
 def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     """Read and check an input; raise a `UserError` if it cannot be sampled, before any time is spent on it."""
-    stack, model = source.read(), plan.model
+    stack, model = read_stack(source.files, source.axis), plan.model
     notices: list[str] = []
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
@@ -80,11 +96,11 @@ def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
 def _check_intensities(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
     """Notice intensities that can be sampled but are implausible."""
     low, high = (float(v) for v in torch.aminmax(images))
-    raw = f"its intensities {stack.values.min():g}..{stack.values.max():g}"
-    if model.info.normalization == Normalization() and max(-low, high) > 1.01:
+    raw, farthest = f"its intensities {stack.values.min():g}..{stack.values.max():g}", max(-low, high)
+    if model.info.normalization == Normalization() and farthest > 1.01:
         return [f"{raw} are not the gray levels 0..255 that the model expects; apply the model's window to them"]
-    if max(-low, high) > MAX_DEVIATION:
-        return [f"{raw} reach {max(-low, high):.0f} standard deviations from the training data; check their units"]
+    if farthest > MAX_DEVIATION:
+        return [f"{raw} reach {farthest:.0f} standard deviations from the training data; check their units"]
     if 0 < high - low < MIN_RANGE:
         return [f"{raw} span {high - low:.2g} standard deviations of the training data; check their units"]
     return []
@@ -106,3 +122,96 @@ def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str
             "crop it around the region of interest, to the size of the training images"
         )
     return notices
+
+
+# --- sampling ------------------------------------------------------------------------------------------
+
+
+def batches(jobs: Iterable[Job], n: int) -> Iterator[list[Job]]:
+    """Group consecutive inputs of one size that fit into one call; a volume of more slices is a batch of its own."""
+    batch: list[Job] = []
+    for job in jobs:
+        if batch and (
+            batch[0].images.shape[1:] != job.images.shape[1:]
+            or sum(len(j.images) for j in batch) + len(job.images) > _slices_per_call(batch[0], n)
+        ):
+            yield batch
+            batch = []
+        batch.append(job)
+    if batch:
+        yield batch
+
+
+def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -> None:
+    """Draw all samples of a batch into the `result` of its jobs.
+
+    Args:
+        jobs: Inputs of one size.
+        plan: The model and its options.
+        advance: Called with the number of inputs done, fractions included.
+    """
+    images = jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
+    s, _, h, w = images.shape
+    n, classes = plan.options.n, plan.model.num_classes
+    model, step = plan.model_for(h, w), _slices_per_call(jobs[0], n)
+    labels = np.empty((s, n, h, w), label_type(classes))
+    mean, weights = np.empty((s, classes, h, w), np.float32), np.empty((s, n), np.float32)
+    start_time, evaluations = time.perf_counter(), 1
+    for start in range(0, s, step):
+        part = slice(start, min(start + step, s))
+
+        def report(done: int, total: int, part: slice = part) -> None:
+            advance(len(jobs) * (part.start + (part.stop - part.start) * done / total) / s)
+
+        drawn = model.sample(images[part], progress=report, **plan.sampling)
+        for array, tensor in ((labels, drawn.labels), (mean, drawn.mean), (weights, drawn.weights)):
+            array[part] = tensor.cpu().numpy()
+        evaluations = drawn.evaluations
+        advance(len(jobs) * part.stop / s)
+    seconds, start = time.perf_counter() - start_time, 0
+    for job in jobs:
+        own = slice(start, start + len(job.images))
+        job.result = StackResult(labels[own], mean[own], weights[own], evaluations)
+        job.seconds = seconds * len(job.images) / s
+        start = own.stop
+
+
+def _slices_per_call(job: Job, n: int) -> int:
+    height, width = job.images.shape[-2:]
+    return max(1, PIXELS_PER_CALL // (n * height * width))
+
+
+# --- the record ----------------------------------------------------------------------------------------
+
+
+def describe(job: Job, plan: Plan, evaluations: int) -> dict[str, Any]:
+    """Describe inputs, model, options and versions of a prediction as JSON values."""
+    model = plan.model
+    height, width = job.images.shape[-2:]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "inputs": job.files,
+        "model": {
+            "name": model.name,
+            "origin": plan.origin,
+            "sha256": plan.fingerprint,
+            "config": model.config.model_dump(mode="json"),
+            "data": model.info.name,
+        },
+        "options": plan.options.model_dump(mode="json"),
+        "evaluations": evaluations,
+        "tiled": plan.is_large(height, width) and plan.tiled is not None,
+        "notices": list(job.notices),
+        "seconds": round(job.seconds, 3),
+        "device": str(model.device),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"stochseg": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

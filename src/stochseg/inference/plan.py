@@ -1,13 +1,17 @@
-"""The model of a prediction, prepared as its options require."""
+"""The model of a prediction, prepared as its options require, and the fingerprint by which a result knows it."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from pydantic_core import to_json
+
 from stochseg.errors import UserError
 from stochseg.inference.engines import with_engine
-from stochseg.inference.fingerprint import fingerprint
 from stochseg.inference.options import DEFAULT_TILE, PredictOptions
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -28,10 +32,11 @@ class Plan:
         UserError: The model cannot sample or be tiled as the options say.
     """
 
-    def __init__(self, model: StochasticSegmenter, options: PredictOptions, origin: str = ""):
+    def __init__(self, model: StochasticSegmenter, options: PredictOptions, origin: str):
         model.check_options(options)
         self.options, self.origin = options, origin
         self.model = model if options.engine == "eager" else with_engine(model, options.engine)
+        self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # of model.sample
         self.tiled: StochasticSegmenter | None = None
         self.why_whole = ""
         if options.tile == 0:
@@ -43,16 +48,6 @@ class Plan:
                 raise
             self.why_whole = str(error)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the model."""
-        return fingerprint(self.model)
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """Arguments of `model.sample`."""
-        return self.options.model_dump(include=set(SamplingOptions.model_fields))
-
     def is_large(self, height: int, width: int) -> bool:
         """Whether images of this size are tiled, if the model can be."""
         return self.options.tile != 0 and max(height, width) > (self.options.tile or DEFAULT_TILE)
@@ -61,11 +56,38 @@ class Plan:
         """Return the model, tiled for large images; raise a `UserError` for images too large for it."""
         if not self.is_large(height, width):
             return self.model
-        if self.tiled is not None:
-            return self.tiled
-        if height * width > MAX_WHOLE:
+        if self.tiled is None and height * width > MAX_WHOLE:
             raise UserError(
                 f"{height}×{width} pixels are too many: {self.why_whole}. At most {MAX_WHOLE:,} pixels, such as "
                 "2048×2048, are taken whole: shrink or crop the image, or pass --tile 0 to take it whole anyway"
             )
-        return self.model
+        return self.tiled or self.model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the name, the config, the facts about the data and the weights of the model."""
+        return self._hash(self.model.config.model_dump(mode="json"), self.model.info.model_dump(mode="json"))
+
+    def is_model_of(self, record: Mapping[str, Any]) -> bool:
+        """Whether a result with this record of its model was drawn by this model.
+
+        Keys of the config or the info may have been renamed since; the fingerprint is that of the old names.
+        """
+        sha256, config = record.get("sha256"), record.get("config")
+        if sha256 == self.fingerprint:
+            return True
+        try:
+            if not isinstance(config, Mapping) or self.model.config_type.parse(config) != self.model.config:
+                return False
+        except UserError:
+            return False
+        info = self.model.info.model_dump(mode="json")
+        before = {new: old for old, new in self.model.info.renamed_keys.items()}
+        renamed = {before.get(key, key): value for key, value in info.items()}
+        return sha256 in (self._hash(config, info), self._hash(config, renamed))
+
+    def _hash(self, config: Any, info: Any) -> str:
+        digest = hashlib.sha256(self.model.name.encode() + to_json(config) + to_json(info))
+        for key, value in sorted(self.model.state_dict().items()):
+            digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+        return digest.hexdigest()

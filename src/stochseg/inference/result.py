@@ -44,14 +44,10 @@ class StackResult:
         mean, weights = (x.float().cpu().numpy() for x in (samples.mean, samples.weights))
         return cls(labels, mean, weights, samples.evaluations)
 
-    @property
-    def num_classes(self) -> int:
-        return int(self.mean.shape[1])
-
     @cached_property
     def fused(self) -> LabelArray:
         """Arg-max of the mean probabilities, "s h w"."""
-        return torch.from_numpy(self.mean).argmax(1).numpy().astype(label_type(self.num_classes))
+        return torch.from_numpy(self.mean).argmax(1).numpy().astype(label_type(self.mean.shape[1]))
 
     @property
     def entropy(self) -> FloatArray:
@@ -60,11 +56,11 @@ class StackResult:
         entropy: FloatArray = (-torch.xlogy(mean, mean).sum(1)).numpy()
         return entropy
 
-    def samples_of(self, index: int, seed: int = 0, stride: int = 1) -> Samples:
+    def samples_of(self, index: int, stride: int) -> Samples:
         """Return one slice as `Samples`, of which every `stride`-th pixel is kept."""
         pixels = (slice(index, index + 1), slice(None), slice(None, None, stride), slice(None, None, stride))
         labels, mean = torch.from_numpy(self.labels[pixels].astype(np.int64)), torch.from_numpy(self.mean[pixels])
-        return Samples(labels, mean, torch.from_numpy(self.weights[index : index + 1]), seed, self.evaluations)
+        return Samples(labels, mean, torch.from_numpy(self.weights[index : index + 1]), 0, self.evaluations)
 
 
 def to_numpy(samples: Samples) -> dict[str, npt.NDArray[Any]]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from stochseg.errors import UserError
 from stochseg.files import recover_folder, replaced_folder
-from stochseg.inference.fingerprint import had_fingerprint
 from stochseg.inference.options import PredictOptions
 from stochseg.inference.plan import Plan
-from stochseg.inference.sizes import measure_sizes
 from stochseg.inference.writers import WRITERS, Prediction
 from stochseg.models.io import read_json
 
@@ -51,7 +52,7 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
         UserError: The folder contains a result of another input, another model or other options.
     """
     recover_folder(folder)
-    if not (folder.is_dir() and is_result(folder)):
+    if not is_result(folder):
         return False
     record = read_json(folder / RESULT)
     written = record.get("files")
@@ -59,8 +60,10 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
         return False
     if plan.options.overview and "overview.png" not in written:
         return False
-    changed = _changed_options(record.get("options", {}), plan.options, where=str(folder / RESULT))
-    if not _is_same_model(record.get("model", {}), plan):
+    before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
+    now = plan.options.model_dump(exclude={"overview"})
+    changed = [key for key, value in now.items() if getattr(before, key) != value]
+    if not plan.is_model_of(record.get("model", {})):
         changed.append("model")
     if [file["sha256"] for file in record.get("inputs", [])] != [file["sha256"] for file in files]:
         changed.append("input")
@@ -72,13 +75,56 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
     return True
 
 
-def _changed_options(record: Mapping[str, Any], options: PredictOptions, where: str) -> list[str]:
-    """Name the options that differ from those of a result, which may have been written under older names."""
-    before = PredictOptions.parse(record, where=where).model_dump(exclude={"overview"})
-    now = options.model_dump(exclude={"overview"})
-    return [key for key, value in now.items() if before[key] != value]
+# --- sizes of the classes -------------------------------------------------------------------------------
 
 
-def _is_same_model(record: Mapping[str, Any], plan: Plan) -> bool:
-    sha256 = str(record.get("sha256"))
-    return sha256 == plan.fingerprint or had_fingerprint(plan.model, sha256, record.get("config"))
+def measure_sizes(prediction: Prediction) -> dict[str, Any]:
+    """Measure the classes of a prediction: areas for a single slice, volumes for more, pixels for a picture.
+
+    Returns:
+        JSON values: "image" with the size and the geometry, "unit", "classes" with the size of each class in the fused
+        map and in every sample, and "weights" of the samples unless they are equal.
+    """
+    result, info, lattice = prediction.result, prediction.info, prediction.stack.lattice
+    s, n, height, width = result.labels.shape
+    unit, size = "pixels", 1.0
+    if lattice is not None:
+        unit, size = ("mm2", lattice.spacing[1] * lattice.spacing[2]) if s == 1 else ("mm3", lattice.voxel)
+    counts = _count_labels(prediction)
+    fused = np.bincount(result.fused.ravel(), minlength=info.num_classes)
+    return {
+        "image": {
+            "slices": s,
+            "height": height,
+            "width": width,
+            "spacing_mm": None if lattice is None else [_nine_digits(v) for v in lattice.spacing],
+            "affine": None if lattice is None else np.round(lattice.affine, 9).tolist(),
+            "slice_axis": None if lattice is None else lattice.axis,
+        },
+        "unit": unit,
+        "classes": [
+            {
+                "label": label,
+                "name": name,
+                "color": info.colors[label],
+                "fused": _nine_digits(float(fused[label]) * size),
+                "samples": [_nine_digits(float(count) * size) for count in counts[:, label]],
+            }
+            for label, name in enumerate(info.names)
+        ],
+        "weights": None if np.allclose(result.weights, 1 / n) else result.weights.round(6).tolist(),
+    }
+
+
+def _count_labels(prediction: Prediction) -> npt.NDArray[np.int64]:
+    """Count the pixels of each class in each sample, "n l"."""
+    labels, classes = prediction.result.labels, prediction.info.num_classes
+    counts = np.zeros((labels.shape[1], classes), np.int64)
+    for part in labels:  # slice by slice, because bincount makes 64-bit copies
+        counts += np.stack([np.bincount(one.ravel(), minlength=classes) for one in part])
+    return counts
+
+
+def _nine_digits(value: float) -> float:
+    """Round to nine significant digits, so that kilometers and microns keep the same precision."""
+    return float(f"{value:.9g}")

@@ -51,23 +51,15 @@ def read_series(files: Sequence[Path]) -> Stack:
 
 @dataclass(frozen=True)
 class _Slice:
-    """Position of a slice in the patient coordinates of DICOM, in millimeters."""
+    """Position of a slice in the patient coordinates of DICOM, in millimeters.
+
+    directions: along a row and along a column, "2 3"; spacing: between rows and between columns.
+    """
 
     name: str
     position: Vector
-    across: Vector
-    """Direction along a row."""
-    down: Vector
-    """Direction along a column."""
+    directions: Vector
     spacing: Vector
-    """Between rows and between columns."""
-
-    def is_parallel_to(self, other: _Slice) -> bool:
-        return (
-            np.allclose(self.across, other.across, atol=1e-3)
-            and np.allclose(self.down, other.down, atol=1e-3)
-            and np.allclose(self.spacing, other.spacing, rtol=1e-3)
-        )
 
 
 def _lattice(files: Sequence[Path], headers: Sequence[Any]) -> tuple[Lattice | None, list[int]]:
@@ -83,19 +75,20 @@ def _lattice(files: Sequence[Path], headers: Sequence[Any]) -> tuple[Lattice | N
         )
     first = slices[0]
     for each in slices:
-        if not each.is_parallel_to(first):
+        parallel = np.allclose(each.directions, first.directions, atol=1e-3)
+        if not (parallel and np.allclose(each.spacing, first.spacing, rtol=1e-3)):
             raise UserError(
                 f"{each.name} is turned or spaced differently from {first.name} of the same series (a localizer?); "
                 "remove it, or predict the slices as single files"
             )
-    normal = np.cross(first.across, first.down)
+    across, down = first.directions
+    normal = np.cross(across, down)
     heights = np.array([each.position for each in slices]) @ normal
     order = np.argsort(heights, kind="stable").tolist()
     slices = [slices[i] for i in order]
     step = normal * _thickness(headers[0]) if len(slices) == 1 else _step(slices, heights[order])
     lps = np.eye(4)
-    columns = [first.across * first.spacing[1], first.down * first.spacing[0], step, slices[0].position]
-    lps[:3] = np.column_stack(columns)
+    lps[:3] = np.column_stack([across * first.spacing[1], down * first.spacing[0], step, slices[0].position])
     return Lattice(np.diag([-1.0, -1.0, 1.0, 1.0]) @ lps), order
 
 
@@ -105,10 +98,10 @@ def _locate(file: Path, header: Any) -> _Slice | None:
         return None
     try:
         position, orientation, spacing = (np.array([float(v) for v in header[tag].value]) for tag in tags)
-        across, down = orientation.reshape(2, 3)
+        directions = orientation.reshape(2, 3)
         good = position.shape == (3,) and spacing.shape == (2,) and (spacing > 0).all()
-        if good and np.allclose([across @ across, down @ down, across @ down], [1, 1, 0], atol=1e-2):
-            return _Slice(file.name, position, across, down, spacing)
+        if good and np.allclose(directions @ directions.T, np.eye(2), atol=1e-2):
+            return _Slice(file.name, position, directions, spacing)
     except (ValueError, TypeError):
         pass
     raise UserError(f"{file}: position, orientation or spacing in the DICOM header make no sense; export it again")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,25 @@ PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 @dataclass(frozen=True)
 class Source:
-    """One image or volume to segment."""
+    """One image or volume to segment.
+
+    name: of its result folder; axis: of the array of a NIfTI volume, along which it is sliced; given: the file or
+    folder by which it was found, as an absolute path.
+    """
 
     name: str
-    """Name of its result folder."""
     files: tuple[Path, ...]
-    read: Callable[[], Stack] = field(repr=False, compare=False)
+    axis: int | None = None
     given: Path = Path()
-    """The file or folder by which it was found, as an absolute path."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The sources among the inputs of a call."""
+    """The sources among the inputs of a call. problems: inputs without one, with reasons; notices: skipped files."""
 
-    sources: tuple[Source, ...]
-    problems: tuple[tuple[str, str], ...]
-    """Inputs without a source, each with the reason."""
-    notices: tuple[str, ...]
-    """Skipped files."""
+    sources: list[Source]
+    problems: list[tuple[str, str]]
+    notices: list[str]
 
 
 def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found:
@@ -57,9 +56,9 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
     Raises:
         UserError: Several sources would get the same name.
     """
-    sources: list[Source] = []
     problems: list[tuple[str, str]] = []
     notices: list[str] = []
+    unique: dict[tuple[Path, ...], Source] = {}
     for given in inputs:
         for path in _expand(str(given), problems):
             try:
@@ -67,9 +66,9 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
             except UserError as error:
                 problems.append((str(path), str(error)))
                 continue
-            sources += [replace(source, given=path.resolve()) for source in found]
-    unique = list({tuple(file.resolve() for file in source.files): source for source in sources}.values())
-    return Found(tuple(_with_unique_names(unique)), tuple(problems), tuple(notices))
+            for source in found:
+                unique[tuple(file.resolve() for file in source.files)] = replace(source, given=path.resolve())
+    return Found(_with_unique_names(list(unique.values())), problems, notices)
 
 
 def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:
@@ -138,7 +137,7 @@ def _longer_name(source: Source, depth: int) -> str:
 
 def _single_file(path: Path, name: str, axis: int | None) -> Source:
     """Make a source of one file. name: its path relative to the input, whose folders become part of the result name."""
-    return Source(stem(name).replace("/", "-"), (path,), partial(read_stack, (path,), axis))
+    return Source(stem(name).replace("/", "-"), (path,), axis)
 
 
 def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
@@ -193,7 +192,7 @@ def _in_dicom_files(folder: Path, files: Sequence[Path], notices: list[str]) -> 
     if skipped:
         notices.append(f"{folder}: skipped {skipped} DICOM file(s) without an image (segmentations, reports …)")
     names = _series_names(folder, numbers)
-    sources = [Source(names[key], tuple(files), partial(read_series, tuple(files))) for key, files in series.items()]
+    sources = [Source(names[key], tuple(files)) for key, files in series.items()]
     return sources + [_single_file(file, file.relative_to(folder).as_posix(), None) for file in broken]
 
 

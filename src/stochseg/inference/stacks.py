@@ -21,33 +21,32 @@ MAX_DPI = 1e8
 
 @dataclass(frozen=True)
 class Lattice:
-    """Position of the voxels of a volume in space."""
+    """Position of the voxels of a volume in space.
+
+    affine: array index (x, y, z) to millimeters, "4 4": x to the right, y to the front, z to the head, as in NIfTI;
+    axis: of the array, along which slices follow each other; of the other two, the first is the width of a slice;
+    header: the NIfTI header of the volume, if it has one; unit: millimeters per unit of the affine.
+    """
 
     affine: npt.NDArray[np.float64]
-    """Array index (x, y, z) to millimeters, "4 4": x to the right, y to the front, z to the head, as in NIfTI."""
     axis: int = 2
-    """Axis of the array along which slices follow each other. Of the other two, the first is the width of a slice."""
     header: Any = None
-    """The NIfTI header of the volume, if it has one."""
     unit: float = 1.0
-    """Millimeters per unit of the affine."""
 
     def stacked(self, volume: Pixels) -> Pixels:
         """Turn an array "x y z …" into a stack "s h w …"."""
-        across, down = self._slice_axes
-        return np.moveaxis(volume, (self.axis, down, across), (0, 1, 2))
+        return np.moveaxis(volume, self._stack_axes, (0, 1, 2))
 
     def place(self, stack: Pixels) -> Pixels:
         """Turn a stack "s h w …" into an array "x y z …"."""
-        across, down = self._slice_axes
-        return np.moveaxis(stack, (0, 1, 2), (self.axis, down, across))
+        return np.moveaxis(stack, (0, 1, 2), self._stack_axes)
 
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Millimeters between slices, rows and columns."""
         lengths = np.linalg.norm(self.affine[:3, :3], axis=0) * self.unit
-        across, down = self._slice_axes
-        return float(lengths[self.axis]), float(lengths[down]), float(lengths[across])
+        slices, rows, columns = (float(lengths[i]) for i in self._stack_axes)
+        return slices, rows, columns
 
     @property
     def voxel(self) -> float:
@@ -55,25 +54,25 @@ class Lattice:
         return float(abs(np.linalg.det(self.affine[:3, :3])) * self.unit**3)
 
     @property
-    def _slice_axes(self) -> tuple[int, int]:
+    def _stack_axes(self) -> tuple[int, int, int]:
+        """Axes of the array that a stack has as slices, rows and columns."""
         across, down = (i for i in range(3) if i != self.axis)
-        return across, down
+        return self.axis, down, across
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Slices of one size."""
+    """Slices of one size.
+
+    values: raw intensities, "s h w" or "s h w c"; lattice: None for a picture; alpha: whether the last channel is
+    opacity, not an intensity; dpi: dots per inch (x, y), if a picture states them; headers: of DICOM, one per slice.
+    """
 
     values: Pixels
-    """Raw intensities, "s h w" or "s h w c"."""
     lattice: Lattice | None = None
-    """None for a picture."""
     alpha: bool = False
-    """Whether the last channel is opacity, not an intensity."""
     dpi: tuple[float, float] | None = None
-    """Dots per inch (x, y), if a picture states them."""
     headers: tuple[Any, ...] = ()
-    """DICOM headers, one per slice."""
 
 
 def read_picture(file: Path) -> Stack:

@@ -170,11 +170,11 @@ def reliability_diagram(bins: CalibrationBins) -> Figure:
     axis.set(xlim=(0, 1), ylim=(0, 1))
     for each in (axis.xaxis, axis.yaxis):
         each.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    _style(axis, "", "fraction of raters")
+    style_axes(axis, "", "fraction of raters")
     edges = np.linspace(0, 1, len(count) + 1)
     below.bar(edges[:-1], count, width=1 / len(count), align="edge", color=BLUE, alpha=0.5, edgecolor="white")
     below.set_yscale("log")
-    _style(below, "predicted probability", "pixels")
+    style_axes(below, "predicted probability", "pixels")
     return figure
 
 
@@ -185,7 +185,7 @@ def scatter(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> Figure:
     top = max(float(x.max()), float(y.max()), 1e-6)
     axis.plot([0, top], [0, top], color=GRAY, linewidth=1)
     axis.scatter(x, y, s=16, color=ORANGE, alpha=0.6, edgecolors="none", rasterized=len(x) > 500)
-    _style(axis, x_label, y_label)
+    style_axes(axis, x_label, y_label)
     return figure
 
 
@@ -206,7 +206,7 @@ def histogram(
     margin = 0.02 * (bins[-1] - bins[0])
     axis.set_xlim(bins[0] - margin, bins[-1] + margin)
     name = measured.name.partition(",")[0]  # the part that fits
-    _style(axis, f"{name} ({measured.unit})" if measured.unit else name, "fraction of samples")
+    style_axes(axis, f"{name} ({measured.unit})" if measured.unit else name, "fraction of samples")
     axis.set_ylim(0, axis.get_ylim()[1] * (1.25 if raters else 1.05))
     if raters:
         _mark_raters(axis, raters)
@@ -232,9 +232,10 @@ def _mark_raters(axis: Axes, raters: Measurement) -> None:
         axis.plot([value] * count, heights, "v", color=ORANGE, markersize=6, markeredgecolor="white", mew=0.5)
 
 
-def _style(axis: Axes, x_label: str, y_label: str) -> None:
-    axis.set_xlabel(x_label, fontsize=8.5)
-    axis.set_ylabel(y_label, fontsize=8.5)
+def style_axes(axis: Axes, x_label: str, y_label: str, size: float = 8.5) -> None:
+    """Name the axes in text of `size` points; draw a light grid and no box."""
+    axis.set_xlabel(x_label, fontsize=size)
+    axis.set_ylabel(y_label, fontsize=size)
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
-from stochseg.plotting.outlines import RATER_COLORS, draw_outline
+from stochseg.plotting.outlines import RATER_COLORS, draw_outline, fit_axes
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Example, Samples
 
@@ -82,18 +82,16 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
     """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class."""
     rows = -(-len(examples) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
+    axes = bare_axes(figure, rows, columns)
     for axis, example in zip(axes.flat, examples, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
-        axis.set_title(f"{_shortened(example.id, 17)}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
+        name = example.id if len(example.id) <= 17 else f"…{example.id[-16:]}"
+        axis.set_title(f"{name}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
         for k, labels in enumerate(example.raters.numpy()):
             for label in range(1, info.num_classes):
                 color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
-        h, w = example.image.shape[-2:]
-        axis.set(xlim=(-0.5, w - 0.5), ylim=(h - 0.5, -0.5))
+        fit_axes(axis, example.image.shape[-2:])
     return figure
 
 
@@ -109,6 +107,14 @@ def forward_process(
     return figure
 
 
+def bare_axes(figure: FigureBase, rows: int, columns: int, **options: Any) -> AxesGrid:
+    """Add axes without frames and ticks to a figure."""
+    axes: AxesGrid = figure.subplots(rows, columns, squeeze=False, **options)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return axes
+
+
 def show_entropy(axis: Axes, entropy: Tensor, info: DatasetInfo) -> None:
     """Show entropies "h w" in nats, from 0 to that of a uniform distribution."""
     highest = float(np.log(info.num_classes))
@@ -120,10 +126,7 @@ def _grid(rows: int, columns: int, size: Sequence[int], first: float = 1.0) -> t
     layout = ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.03, wspace=0.02, hspace=0.02)
     width = CELL * (columns - 1 + first)
     figure = Figure(figsize=(width, CELL * rows * size[0] / size[1] + 0.3), layout=layout)
-    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[first, *[1.0] * (columns - 1)])
-    for axis in axes.flat:
-        axis.set_axis_off()
-    return figure, axes
+    return figure, bare_axes(figure, rows, columns, width_ratios=[first, *[1.0] * (columns - 1)])
 
 
 def _head_size(axis: Axes) -> float:
@@ -146,7 +149,3 @@ def _show_labels(axes: Iterable[Axes], maps: Tensor, info: DatasetInfo) -> None:
     """Show label maps "n h w", one per axes, until either runs out."""
     for axis, labels in zip(axes, maps, strict=False):
         _show(axis, labels_to_rgb(labels, info))
-
-
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else f"…{text[1 - length :]}"

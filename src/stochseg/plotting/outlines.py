@@ -45,7 +45,7 @@ def draw_samples(
         for label in reversed(labels):  # an inner region is drawn over the ring around it
             region = flat.reshape(maps.shape[1:]) == label
             draw_outline(axis, region, info.colors[label], linewidths=1.0, alpha=float(max(faintest, part**0.5)))
-    _fit(axis, picture)
+    fit_axes(axis, picture.shape)
     if len(labels) > 1:
         names = class_names(info)
         _legend(axis, [(names[c], info.colors[c]) for c in labels])
@@ -61,7 +61,7 @@ def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray, names: Sequen
             # Later raters are thinner, so that both are visible where two drew the same line.
             draw_outline(axis, labels == label, color, linewidths=max(0.7, 2.2 - 0.5 * i))
         entries.append((name if (labels > 0).any() else f"{name}: nothing", color))
-    _fit(axis, picture)
+    fit_axes(axis, picture.shape)
     _legend(axis, entries)
 
 
@@ -72,13 +72,12 @@ def draw_labels(axis: Axes, picture: FloatArray, labels: LabelArray, info: Datas
     axis.imshow(mixed, interpolation="nearest")
     for label in np.unique(labels[labels > 0])[::-1]:
         draw_outline(axis, labels == label, info.colors[label], linewidths=1.4)
-    _fit(axis, picture)
+    fit_axes(axis, picture.shape)
 
 
-def _fit(axis: Axes, picture: FloatArray) -> None:
-    """Limit the axes to the pixels of the picture: outlines extend them."""
-    axis.set_xlim(-0.5, picture.shape[1] - 0.5)
-    axis.set_ylim(picture.shape[0] - 0.5, -0.5)
+def fit_axes(axis: Axes, shape: Sequence[int]) -> None:
+    """Limit the axes to the pixels of a picture of shape "h w …": outlines extend them."""
+    axis.set(xlim=(-0.5, shape[1] - 0.5), ylim=(shape[0] - 0.5, -0.5))
 
 
 def _legend(axis: Axes, entries: Sequence[tuple[str, str]]) -> None:

@@ -1,8 +1,7 @@
-"""Images and label maps as colors: the display window of intensities, the palette of classes, label maps as PNG."""
+"""Images and label maps as colors: the display window of intensities, the palette of classes."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ FloatArray = npt.NDArray[np.floating[Any]]
 LabelArray = npt.NDArray[np.integer[Any]]
 
 VOID_GRAY = 0.6
-PALETTE_SIZE = 256
 MAX_SIDE = 640  # pixels of the longer side of a drawn picture; more would not be visible
 CLOSE_UP = 0.6  # a region smaller than this fraction of the side of the image is shown close up
 
@@ -81,16 +79,6 @@ def mean_to_rgb(mean: Tensor, info: DatasetInfo) -> FloatArray:
     """Convert probabilities "l h w" to the mixture of the class colors, "h w 3" in 0..1."""
     mixed: FloatArray = np.einsum("lhw,lc->hwc", mean.float().cpu().numpy(), palette(info))
     return mixed.clip(0, 1)
-
-
-def write_label_png(file: Path, labels: LabelArray, info: DatasetInfo, dpi: tuple[float, float] | None = None) -> None:
-    """Write a label map "h w" as a PNG whose palette indices are the labels; as 16-bit gray for over 256 classes."""
-    if info.num_classes > PALETTE_SIZE:
-        picture = Image.fromarray(labels.astype(np.uint16))
-    else:
-        picture = Image.fromarray(labels.astype(np.uint8)).convert("P")
-        picture.putpalette([value for color in info.colors for value in rgb_bytes(color)])
-    picture.save(file, dpi=dpi)
 
 
 # --- size and place --------------------------------------------------------------------------------------

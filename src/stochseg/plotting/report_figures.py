@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -64,12 +61,10 @@ def overlay(
 def value_map(values: FloatArray, highest: float, colors: str, unit: str, aspect: float = 1.0) -> Figure:
     """Values "h w" from 0 to `highest` as colors, with a color bar below."""
     figure, axis = _frame(values, aspect, BAR)
-    axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
+    shown = axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest", aspect=aspect)
     tall = figure.get_size_inches()[1]
     below = figure.add_axes((0.05, 0.74 * BAR / tall, 0.78, 0.16 * BAR / tall))
-    bar = figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=below, orientation="horizontal")
-    bar.locator = MaxNLocator(5)
-    bar.update_ticks()
+    bar = figure.colorbar(shown, cax=below, orientation="horizontal", ticks=MaxNLocator(5))
     bar.ax.tick_params(labelsize=8.5, length=2, pad=1.5)
     bar.outline.set_visible(False)
     figure.text(0.86, 0.82 * BAR / tall, unit, fontsize=8.5, va="center")

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
@@ -21,6 +18,8 @@ from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
+from stochseg.plotting.curves import style_axes
+from stochseg.plotting.grids import bare_axes
 from stochseg.plotting.outlines import draw_labels, draw_samples
 from stochseg.plotting.output import NotebookFigure
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, intensities_to_rgb
@@ -115,11 +114,11 @@ def _set_title(axis: Axes, text: str) -> None:
 
 
 def _show_values(axis: Axes, values: FloatArray, highest: float, colors: str, title: str) -> None:
-    axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest")
+    shown = axis.imshow(values, cmap=colors, vmin=0, vmax=highest, interpolation="nearest")
     axis.set_axis_off()
     _set_title(axis, title)
     right = axis.inset_axes((1.03, 0, 0.045, 1))
-    bar = axis.figure.colorbar(ScalarMappable(Normalize(0, highest), colormaps[colors]), cax=right)
+    bar = axis.figure.colorbar(shown, cax=right)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
 
@@ -135,12 +134,8 @@ def _show_areas(axis: Axes, areas: dict[int, Measurement], info: DatasetInfo) ->
         opacity = 0.65 if len(areas) > 1 else 0.9
         axis.hist(area.values, bins, weights=area.weights, color=info.colors[label], alpha=opacity, label=text)
     unit = next(iter(areas.values())).unit if areas else "px²"
-    axis.set_xlabel(f"area ({unit})", fontsize=9)
-    axis.set_ylabel("fraction of samples", fontsize=9)
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.25)
-    axis.set_axisbelow(True)
+    style_axes(axis, f"area ({unit})", "fraction of samples", size=9)
+    axis.grid(False, axis="x")
     _set_title(axis, "area: median (90% of samples)")
     if areas:
         low, high = axis.get_ylim()
@@ -154,9 +149,7 @@ def _show_readings(
     figure: SubFigure, picture: FloatArray, readings: Sequence[Hypothesis], count: int, info: DatasetInfo, columns: int
 ) -> None:
     """One picture per reading with its probability, and a title with their number."""
-    cells = figure.subplots(1, columns, squeeze=False)[0]
-    for axis in cells:
-        axis.set_axis_off()
+    cells = bare_axes(figure, 1, columns)[0]
     names = [textwrap.fill(r.name, 28) for r in readings[:MAX_READINGS]]
     pad = 5 + 11 * max(1 + name.count("\n") for name in names)  # points above the names
     for axis, reading, name in zip(cells, readings, names, strict=False):

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 
 from stochseg.analysis.readings import Hypothesis
-from stochseg.plotting.grids import show_entropy
+from stochseg.plotting.grids import bare_axes, show_entropy
 from stochseg.plotting.output import NotebookFigure, data_uri
 from stochseg.plotting.pictures import close_up, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Samples
 
 EVERYTHING = (slice(None), slice(None))
+MAX_IMAGES, MAX_SAMPLES = 2, 6  # shown
 
 
-def samples_html(samples: Samples, *, max_images: int = 2, max_samples: int = 6) -> str:
+def samples_html(samples: Samples) -> str:
     """Table of facts about samples, and a strip with mean, entropy and the first samples of the first images."""
     b, n, h, w = samples.labels.shape
     weights = samples.weights
@@ -32,7 +33,7 @@ def samples_html(samples: Samples, *, max_images: int = 2, max_samples: int = 6)
         "seed": samples.seed,
     }
     rows = "".join(f"<tr>{_head([key])}<td>{html.escape(str(value))}</td></tr>" for key, value in facts.items())
-    strip = _image_tag(_strip(samples, min(max_images, b), min(max_samples, n)), "mean, entropy and samples")
+    strip = _image_tag(_strip(samples, min(MAX_IMAGES, b), min(MAX_SAMPLES, n)), "mean, entropy and samples")
     return f"<table><tbody>{rows}</tbody></table>{strip}"
 
 
@@ -69,13 +70,11 @@ def _strip(samples: Samples, rows: int, columns: int) -> NotebookFigure:
     h, w = samples.labels.shape[-2:]
     tall = float(np.clip(h / w, 0.3, 3.0))
     figure = NotebookFigure(figsize=(1.2 * (columns + 2), 1.2 * rows * tall + 0.3), layout="constrained")
-    axes = figure.subplots(rows, columns + 2, squeeze=False)
+    axes = bare_axes(figure, rows, columns + 2)
     for axis, title in zip(axes[0], ["mean", "entropy", *(f"sample {i}" for i in range(columns))], strict=True):
         axis.set_title(title, fontsize=9, pad=3)
     for i, line in enumerate(axes):
         y, x = close_up((samples.labels[i] > 0).any(0).cpu().numpy()) or EVERYTHING
-        for axis in line:
-            axis.set_axis_off()
         line[0].imshow(mean_to_rgb(samples.mean[i][:, y, x], info), interpolation="nearest")
         show_entropy(line[1], samples.entropy[i][y, x], info)
         for axis, labels in zip(line[2:], samples.labels[i], strict=False):

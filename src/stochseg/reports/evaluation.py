@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,25 +77,18 @@ def report_run(
         UserError: if the data do not fit the model, or an option or question is impossible.
     """
     points = _curve_points(model, curve, options)
-    tell: Report = progress or (lambda *_: None)
+    report: Report = progress or (lambda *_: None)
     if questions and len(data) > 0:
         check_questions(data, spacing, questions)
     agreement = Agreement(model.num_classes)
-    result = evaluate(
-        model,
-        data,
-        options=options,
-        limit=limit,
-        on_image=agreement,
-        progress=lambda done, total: tell("sampling", done, total),
-    )
+    sampling = partial(report, "sampling")
+    result = evaluate(model, data, options=options, limit=limit, on_image=agreement, progress=sampling)
     picked, cases = pick_cases(result), []
     for done, (kind, row) in enumerate(picked, start=1):
-        image = draw_case(model, data, agreement.indices[row], options, spacing, questions)
-        cases.append(Case(kind, row, image))
-        tell("cases", done, len(picked))
+        cases.append(Case(kind, row, draw_case(model, data, agreement.indices[row], options, spacing, questions)))
+        report("cases", done, len(picked))
     place = spread(len(agreement.indices), curve_images)
-    measured = _measure_curve(model, data, agreement, result, place, points, options, tell) if points else None
+    measured = _measure_curve(model, data, agreement, result, place, points, options, report) if points else None
     RunPage(facts, result, data.info, spacing=spacing, agreement=agreement, cases=cases, curve=measured).write(out)
     return result
 
@@ -117,7 +111,7 @@ def _measure_curve(
     rows: Sequence[int],
     points: Sequence[int],
     options: SamplingOptions,
-    tell: Report,
+    report: Report,
 ) -> Curve:
     """Measure the points of the curve on some rows of the evaluation; the point of the evaluation itself is free."""
     part = Subset(data, [agreement.indices[i] for i in rows])
@@ -129,6 +123,6 @@ def _measure_curve(
     for done, count in enumerate(points, start=1):
         if count != own:
             found |= evaluations_curve(model, part, [count], options=options)
-        tell("curve", done, len(points))
+        report("curve", done, len(points))
     sampler = options.sampler or model.default_sampling().sampler or model.name
     return Curve(sampler, found, len(part))

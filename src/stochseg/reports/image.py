@@ -68,11 +68,16 @@ class ImageReport:
     def _image(self) -> ImageSamples:
         return select_image(self.samples, info=self.info)
 
+    @property
+    def _maps(self) -> list[Tensor]:
+        """Label maps of the samples "n h w" and, if there are raters, theirs "k h w"."""
+        return [self._image.labels] if self.raters is None else [self._image.labels, self.raters]
+
     @cached_property
     def labels(self) -> list[int]:
         """Foreground classes that occur, the largest first."""
-        maps = [self._image.labels] if self.raters is None else [self._image.labels, self.raters]
-        sizes = {c: sum(float((m == c).sum()) / len(m) for m in maps) for c in range(1, self.info.num_classes)}
+        classes = range(1, self.info.num_classes)
+        sizes = {c: sum(float((m == c).sum()) / len(m) for m in self._maps) for c in classes}
         return sorted((c for c, size in sizes.items() if size > 0), key=lambda c: -sizes[c])
 
     @cached_property
@@ -105,10 +110,7 @@ class ImageReport:
     @cached_property
     def window(self) -> tuple[slice, slice] | None:
         """Rows and columns around everything marked by samples or raters; None to show the whole image."""
-        marked = (self._image.labels > 0).any(0).numpy()
-        if self.raters is not None:
-            marked = marked | (self.raters > 0).any(0).numpy()
-        return close_up(marked, self.aspect)
+        return close_up((torch.cat(self._maps) > 0).any(0).numpy(), self.aspect)
 
     @property
     def aspect(self) -> float:
@@ -120,7 +122,7 @@ class ImageReport:
     @cached_property
     def answers(self) -> list[Answer]:
         """Answers to the questions, in their order."""
-        return [question.answer(asked) for question, asked in zip(self.questions, self._asked, strict=True)]
+        return [question.answer(measured) for question, measured in self._asked]
 
     @property
     def answer_texts(self) -> list[str]:
@@ -129,15 +131,14 @@ class ImageReport:
         return [f"P({q}) = {a}" + f", {LARGEST}" * (bool(self.volume) and q.what != VOLUME) for q, a in pairs]
 
     @cached_property
-    def _asked(self) -> list[Measurement]:
-        """Measurement of each question."""
-        return [self._measurement_of(question) for question in self.questions]
+    def _asked(self) -> list[tuple[Question, Measurement]]:
+        """The questions, each with the measurement that answers it."""
+        return [(question, self._measurement_of(question)) for question in self.questions]
 
     def _measurement_of(self, question: Question) -> Measurement:
         label = self._label_of(question)
         if question.what != VOLUME:
-            find = self._largest if self.volume else self._measure
-            return find(question.what, label)
+            return (self._largest if self.volume else self._measure)(question.what, label)
         if not self.volume:
             raise UserError(f"question {str(question)!r}: {self.name} is not a volume; ask for an area or a diameter")
         return self.size if label is None else self.volume[label]
@@ -165,8 +166,7 @@ class ImageReport:
 
     def _thresholds(self, measured: Measurement) -> list[float]:
         """Thresholds of the questions about this measurement."""
-        pairs = zip(self.questions, self._asked, strict=True)
-        return [q.threshold for q, asked in pairs if asked.name == measured.name]
+        return [question.threshold for question, asked in self._asked if asked.name == measured.name]
 
     # --- the section ---
 
@@ -207,8 +207,7 @@ class ImageReport:
             found.append(_pixels(raters, f"{plural(len(drawn), 'rater')}.", "One color per rater."))
         outlines = figures.overlay(picture, self.aspect, draw_samples, maps, weights, self.info, self.labels)
         mean_map = figures.value_map(foreground, 1.0, "viridis", "prob.", self.aspect)
-        highest = float(np.log(self.info.num_classes))
-        entropy_map = figures.value_map(nats, highest, "magma", "nats", self.aspect)
+        entropy_map = figures.value_map(nats, float(np.log(self.info.num_classes)), "magma", "nats", self.aspect)
         certain = "Each line is one plausible segmentation; the border is certain where many coincide."
         yellow = "Dark: no sample marks the pixel; yellow: all samples do."
         return [
@@ -261,14 +260,13 @@ class ImageReport:
         volumes = [(measured, c, None) for c, measured in self.volume.items() if measured.values.any()]
         drawn: list[tuple[Measurement, int, Measurement | None]] = [*volumes[:MAX_CLASSES]]
         if self.volume:  # questions about a volume refer to all slices, the measurements below to one slice
-            asked = {m.name: (m, q) for m, q in zip(self._asked, self.questions, strict=True) if q.what != VOLUME}
-            drawn += [(m, self._label_of(q) or 1, None) for m, q in asked.values()]
+            asked = {m.name: (m, self._label_of(q) or 1, None) for q, m in self._asked if q.what != VOLUME}
+            drawn += asked.values()
         of_image = ((c, what) for c in shown for what in kinds)
         return drawn + [(self.measured[key], key[0], self.rater_measured.get(key)) for key in of_image]
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None) -> Picture:
-        color, thresholds = self.info.colors[label], self._thresholds(measured)
-        plot = histogram(measured, color, raters=raters, thresholds=thresholds)
+        plot = histogram(measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured))
         title = measured.name[:1].upper() + measured.name[1:]
         return Picture(embed_plot(plot), f"{title}:", f"{mean_and_interval(measured)}, mean (90% of samples).")
 
@@ -278,8 +276,8 @@ class ImageReport:
         rows = []
         for key, m in {**{(c, VOLUME): m for c, m in self.volume.items()}, **self.measured}.items():
             low, high = m.interval(0.9)
-            row = [m.name, m.unit, number(m.mean), number(m.std), number(m.quantile(0.5))]
-            row.append(f"{number(low)} – {number(high)}")
+            middle = number(m.quantile(0.5))
+            row = [m.name, m.unit, number(m.mean), number(m.std), middle, f"{number(low)} – {number(high)}"]
             if self.rater_measured:
                 row.append(", ".join(number(v) for v in self.rater_measured[key].values))
             rows.append(row)

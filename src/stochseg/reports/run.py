@@ -124,7 +124,7 @@ class RunPage:
         return Section("Images, raters and samples", text, pictures=[_pixels(figure, "Raters and samples.")])
 
     def _scores(self) -> Section:
-        columns: dict[str, Mapping[str, Any]] = {}
+        columns: dict[str, Mapping[str, Any]] = {"value": self.result.metrics}
         if self.facts.earlier:
             settings = self.facts.earlier.get("settings", {})
             n = settings.get("n", settings.get("samples", "?"))
@@ -134,13 +134,12 @@ class RunPage:
         rows = []
         for key in sort_metrics(self.result.metrics):
             info = metric_info(key)
-            values = [self.result.metrics, *columns.values()]
-            cells = [format_metric(key, v[key]) if isinstance(v.get(key), float) else "" for v in values]
+            cells = [format_metric(key, v[key]) if isinstance(v.get(key), float) else "" for v in columns.values()]
             rows.append([info.title, *cells, info.better, info.meaning])
         text = "All scores are of the same samples."
         if self.facts.earlier:
             text += " The earlier ones were saved in the run by stochseg evaluate."
-        return Section("Scores", text, table=Table(["metric", "value", *columns, "better", "meaning"], rows))
+        return Section("Scores", text, table=Table(["metric", *columns, "better", "meaning"], rows))
 
 
 def _mode_section(modes: ModeTable) -> Section:
@@ -153,12 +152,9 @@ def _mode_section(modes: ModeTable) -> Section:
 
 
 def _curve_section(curve: Curve, result: Evaluation) -> Section:
-    n = result.settings["n"]
-    keys = (f"ged_{n}", f"hm_iou_{n}")
-    rows = [
-        [str(count), *(format_metric(key, point[key]) for key in keys)] for count, point in sorted(curve.points.items())
-    ]
-    own = round(result.metrics["evaluations_per_sample"])
+    n, own = result.settings["n"], round(result.metrics["evaluations_per_sample"])
+    keys, points = (f"ged_{n}", f"hm_iou_{n}"), sorted(curve.points.items())
+    rows = [[str(count), *(format_metric(key, point[key]) for key in keys)] for count, point in points]
     text = (
         f"On {plural(curve.images, 'image')}. Time is proportional to the number of network evaluations; where the "
         f"curve is flat, more of them do not help. The rest of this page uses {own}."

@@ -25,7 +25,7 @@ from stochseg.inference.stacks import Lattice
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.reports.image import ImageReport
-from stochseg.types import DEFAULT_PALETTE, DatasetInfo, Samples
+from stochseg.types import DatasetInfo, Samples
 
 REMEDY = "predict this input again with --overwrite, or remove the folder"
 SIDES = (("the patient's left", "the patient's right"), ("posterior", "anterior"), ("the feet", "the head"))
@@ -85,7 +85,6 @@ class ModelFacts(Part):
 
     name: str
     origin: str = ""
-    data: str = ""
 
 
 class Result(Part):
@@ -105,14 +104,10 @@ class Result(Part):
     @property
     def info(self) -> DatasetInfo:
         """Names and colors of the classes."""
-        colors = [c.color or DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i, c in enumerate(self.classes)]
-        return DatasetInfo(
-            name=self.model.data or "unnamed",
-            num_classes=len(self.classes),
-            image_channels=1,
-            class_names=tuple(c.name for c in self.classes),
-            palette=tuple(colors),
-        )
+        names = tuple(c.name for c in self.classes)
+        info = DatasetInfo(num_classes=len(names), image_channels=1, class_names=names)
+        palette = tuple(c.color or default for c, default in zip(self.classes, info.colors, strict=True))
+        return info.model_copy(update={"palette": palette})
 
     @property
     def num_samples(self) -> int:
@@ -182,7 +177,13 @@ def read_image(
     if slice_name:
         reason = "on which the samples disagree most" if disputed else "with the most foreground"
         notes = (f"The pictures show {slice_name}, {reason}.", *notes)
-    _check_shapes(folder, result, labels, mean, picture)
+    expected = (result.num_samples, len(result.classes), image.height, image.width)
+    got = (len(labels), len(mean), *labels.shape[1:])
+    if got != expected or mean.shape[1:] != labels.shape[1:] or picture.shape[:2] != labels.shape[1:]:
+        raise UserError(
+            f"{folder}: {RESULT} describes {expected} samples, classes, rows and columns, but its files have {got}; "
+            f"{REMEDY}"
+        )
     samples = Samples(
         torch.from_numpy(labels.astype(np.int64))[None],
         torch.from_numpy(mean.astype(np.float32))[None],
@@ -204,28 +205,13 @@ def read_image(
     )
 
 
-def _check_shapes(
-    folder: Path, result: Result, labels: npt.NDArray[Any], mean: npt.NDArray[Any], picture: FloatArray
-) -> None:
-    expected = (result.num_samples, len(result.classes), result.image.height, result.image.width)
-    got = (len(labels), len(mean), *labels.shape[1:])
-    if got != expected or mean.shape[1:] != labels.shape[1:] or picture.shape[:2] != labels.shape[1:]:
-        raise UserError(
-            f"{folder}: {RESULT} describes {expected} samples, classes, rows and columns, but its files have {got}; "
-            f"{REMEDY}"
-        )
-
-
 def _volumes(result: Result, index: int) -> dict[int, Measurement]:
     """Volume of each foreground class, as `predict` measured it."""
     weights = result.sample_weights(index)[0].double()
     weights = weights / weights.sum()
     unit = UNITS.get(result.unit, result.unit)
-    return {
-        c.label: Measurement(f"volume of {c.name}", np.array(c.samples), weights.numpy(), unit)
-        for c in result.classes
-        if c.label > 0
-    }
+    foreground = (c for c in result.classes if c.label > 0)
+    return {c.label: Measurement(f"volume of {c.name}", np.array(c.samples), weights.numpy(), unit) for c in foreground}
 
 
 def _read_tiff(file: Path, image: Geometry) -> npt.NDArray[Any]:

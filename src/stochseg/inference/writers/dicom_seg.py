@@ -56,7 +56,6 @@ def segmentation(
 ) -> Any:
     """Build the segmentation of a fused map "s h w"."""
     highdicom = require("highdicom", "medical", "writing DICOM SEG")
-    require("pydicom", "medical", "writing DICOM SEG")
     if len(headers) != len(fused):
         raise UserError(f"expected one DICOM header per slice, got {len(headers)} for {len(fused)} slices")
     algorithm = algorithm[:LONGEST_TEXT]

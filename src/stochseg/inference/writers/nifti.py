@@ -51,9 +51,8 @@ def nifti_image(result: StackResult, part: str, lattice: Lattice | None = None) 
     lattice = Lattice(np.eye(4)) if lattice is None else lattice
     stack = getattr(result, part)
     data = lattice.place(np.moveaxis(stack, 1, -1) if stack.ndim == 4 else stack)
-    kind = nibabel.Nifti1Image
-    if isinstance(lattice.header, nibabel.Nifti2Header) or max(data.shape) > NIFTI_1_LIMIT:
-        kind = nibabel.Nifti2Image
+    large = isinstance(lattice.header, nibabel.Nifti2Header) or max(data.shape) > NIFTI_1_LIMIT
+    kind = nibabel.Nifti2Image if large else nibabel.Nifti1Image
     header = None if lattice.header is None else kind.header_class.from_header(lattice.header, check=False)
     image = kind(data, lattice.affine, header, dtype=data.dtype)
     space = image.header.get_xyzt_units()[0]

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import tifffile
+from PIL import Image
 
 from stochseg.inference.writers.base import Prediction
-from stochseg.plotting.pictures import PALETTE_SIZE, write_label_png
+from stochseg.plotting.pictures import rgb_bytes
 
 AXES = {"labels": "QYX", "fused": "YX", "mean": "CYX", "entropy": "YX"}
 """Axes of each part in a TIFF: Q samples, C classes."""
 
 
 def fits_palette(prediction: Prediction) -> bool:
-    return prediction.info.num_classes <= PALETTE_SIZE
+    return prediction.info.num_classes <= 256
 
 
 def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
@@ -29,4 +30,6 @@ def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
 
 def write_palette_png(prediction: Prediction, file: Path) -> None:
     """Write the fused map of a picture as a PNG whose palette indices are the labels."""
-    write_label_png(file, prediction.result.fused[0], prediction.info, prediction.stack.dpi)
+    picture = Image.fromarray(prediction.result.fused[0]).convert("P")
+    picture.putpalette([value for color in prediction.info.colors for value in rgb_bytes(color)])
+    picture.save(file, dpi=prediction.stack.dpi)

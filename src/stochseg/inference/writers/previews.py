@@ -40,7 +40,7 @@ def write_overview(prediction: Prediction, file: Path) -> None:
     stride = -(-max(raw.shape[:2]) // SIDE)  # a panel has fewer pixels anyway, and large ones take much memory
     channels = raw.reshape(*raw.shape[:2], -1)[::stride, ::stride].transpose(2, 0, 1)
     image = info.normalization(torch.from_numpy(np.ascontiguousarray(channels, np.float32)))
-    write_figure(overview(image, prediction.result.samples_of(shown, stride=stride), info), file)
+    write_figure(overview(image, prediction.result.samples_of(shown, stride), info), file)
 
 
 def overlay(raw: npt.NDArray[Any], fused: LabelArray, info: DatasetInfo) -> Image.Image:
