@@ -14,12 +14,12 @@ from stochseg.files import write_csv
 
 
 def main() -> None:
-    argument_parser(__doc__).parse_args()
+    arguments = argument_parser(__doc__).parse_args()
     rows = []
     for data, row in TRAININGS:
         rows.append(costs.measure_row(data, row))
         print(*rows[-1].values())
-    write_csv(Path(costs.__file__).with_name(costs.FILE), rows)
+    write_csv(arguments.out or Path(costs.__file__).with_name(costs.FILE), rows)
 
 
 if __name__ == "__main__":
