@@ -133,9 +133,7 @@ def compare(
     if len(set(methods)) < len(methods):
         raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
     if options.sampler is not None or options.grid is not None:
-        raise UserError(
-            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
-        )
+        raise UserError("compare: sampler and grid are settings of a method: 'ccdm model.options.sampler=ddim'")
     check_counts(options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
@@ -166,10 +164,8 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
         name, own = method, []
     config = recipe(name, [*overrides, *own], data)
     # The last weights are scored whatever their validation, so it is made as small as possible.
-    iterative = "evaluations" in find_class(config.model.name).sampling_choices
-    validation = ValidationConfig(
-        every=10**9, images=1, num_samples=2, evaluations=1 if iterative else None, calibration_images=0
-    )
+    evaluations = 1 if "evaluations" in find_class(config.model.name).sampling_choices else None
+    validation = ValidationConfig(every=10**9, images=1, num_samples=2, evaluations=evaluations, calibration_images=0)
     return config.model_copy(update={**limits, "validation": validation})
 
 
