@@ -171,22 +171,17 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
 
 def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
     """Raise a UserError if data cannot be opened, are empty, or differ between methods."""
-    first = next(iter(configs))
+    first, compared = next(iter(configs)), {"name", "options", "size", "train" if split == "train" else "val"}
     for name, config in configs.items():
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:
                 raise UserError(f"{name}: the split {part!r} of its data is empty")
-        scored, expected = _scored_data(config, split), _scored_data(configs[first], split)
+        scored, expected = (each.data.model_dump(mode="json", include=compared) for each in (config, configs[first]))
         if scored != expected:
             raise UserError(
                 f"{name} would be scored on other data than {first} ({scored} instead of {expected}), so the two "
                 "cannot be compared; use the same --data and data.size for all"
             )
-
-
-def _scored_data(config: TrainConfig, split: str) -> dict[str, Any]:
-    own = "train" if split == "train" else "val"
-    return config.data.model_dump(mode="json", include={"name", "options", own, "size"})
 
 
 def _folder(method: str) -> str:
