@@ -38,10 +38,8 @@ class Coverage:
     count: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.confidence:.0%} intervals contain {self.randomized:.1%} of {self.count} rater values "
-            f"({self.closed:.1%} if ties at the ends count)"
-        )
+        contained = f"{self.randomized:.1%} of {self.count} rater values ({self.closed:.1%} if ties at the ends count)"
+        return f"{self.confidence:.0%} intervals contain {contained}"
 
 
 def coverage(samples: Sequence[Measurement], raters: Sequence[Measurement], confidence: float = 0.9) -> Coverage:

@@ -84,10 +84,8 @@ class Measurement:
     def __repr__(self) -> str:
         low, high = self.interval()
         unit = f" {self.unit}" if self.unit else ""
-        return (
-            f"{self.name}: {self.mean:.4g}{unit}, std {self.std:.3g}, 90% {low:.4g} to {high:.4g}{unit} "
-            f"({len(self.values)} samples)"
-        )
+        spread = f"std {self.std:.3g}, 90% {low:.4g} to {high:.4g}{unit}"
+        return f"{self.name}: {self.mean:.4g}{unit}, {spread} ({len(self.values)} samples)"
 
     def _repr_html_(self) -> str:
         return _table_html([self])

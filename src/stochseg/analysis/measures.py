@@ -1,4 +1,4 @@
-"""Measure every sample of an image: area, diameters, perimeter, components, volume, or a function of the user."""
+"""Measure every sample of an image: area, diameters, perimeter, components, volume, or a user's function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stochseg.errors import UserError, unknown_name
 from stochseg.types import DatasetInfo, Samples
 
 Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
-"""A measure of the user: a function from a label map "h w" to a number."""
+"""A user's measure: a function from a label map "h w" to a number."""
 
 
 MEASURES: dict[str, tuple[Callable[[Mask, tuple[float, float]], float], str]] = {
@@ -78,10 +78,7 @@ def measure(
     """
     if what == VOLUME:
         if not isinstance(samples, Samples) or index is not None:
-            raise UserError(
-                'measure "volume": expected Samples of all slices of a series, "b n h w", and no index; '
-                "stack the slices along b"
-            )
+            raise UserError('measure "volume": expected Samples "b n h w" and no index; stack the slices along b')
         slices = [select_image(samples, z, info) for z in range(len(samples.labels))]
         return _volume(slices, label, spacing, name)
     if not callable(what) and what not in MEASURES:

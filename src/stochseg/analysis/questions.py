@@ -77,9 +77,7 @@ class Question:
         """
         if self.unit and self.unit != measured.unit:
             remedy = "ask in that unit" if "mm" in measured.unit else "pass the pixel size with --spacing ROW,COLUMN"
-            raise UserError(
-                f"question {str(self)!r} is in {self.unit}, but the measurement is in {measured.unit or 'no unit'}; "
-                f"{remedy}"
-            )
+            unit = measured.unit or "no unit"
+            raise UserError(f"question {str(self)!r} is in {self.unit}, but the measurement is in {unit}; {remedy}")
         probability = measured.probability(self.comparison, self.threshold)
         return Answer(probability, jeffreys_interval(probability, measured.effective_count))

@@ -38,10 +38,8 @@ def name_readings(maps: Maps, class_names: Sequence[str]) -> list[str]:
 def _numbered(names: Sequence[str]) -> list[str]:
     """Add letters to names that occur several times."""
     repeated = {name for name, count in Counter(names).items() if count > 1}
-    return [
-        f"{name} ({chr(ord('a') + names[:i].count(name))})" if name in repeated else name
-        for i, name in enumerate(names)
-    ]
+    letters = [chr(ord("a") + names[:i].count(name)) for i, name in enumerate(names)]
+    return [f"{name} ({letter})" if name in repeated else name for name, letter in zip(names, letters, strict=True)]
 
 
 def _size_words(count: int) -> list[str]:

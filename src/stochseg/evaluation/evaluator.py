@@ -136,10 +136,8 @@ def evaluations_curve(
     Raises:
         UserError: as `evaluate`.
     """
-    found = [
-        evaluate(model, data, options=options.model_copy(update={"evaluations": count}), limit=limit, keep=0).metrics
-        for count in evaluations
-    ]
+    chosen = [options.model_copy(update={"evaluations": count}) for count in evaluations]
+    found = [evaluate(model, data, options=each, limit=limit, keep=0).metrics for each in chosen]
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
@@ -151,13 +149,11 @@ def check_counts(options: SamplingOptions, limit: int | None) -> None:
         raise UserError(f"limit must be at least 1, got {limit}")
 
 
-def _facts(
-    model: StochasticSegmenter, data: SegmentationData, images: int, settings: SamplingOptions
-) -> dict[str, Any]:
+def _facts(model: StochasticSegmenter, data: SegmentationData, count: int, settings: SamplingOptions) -> dict[str, Any]:
     return {
         "model": model.name,
         "data": data.info.name,
-        "images": images,
+        "images": count,
         **settings.model_dump(),
         "stochseg": __version__,
         "torch": torch.__version__,

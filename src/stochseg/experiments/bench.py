@@ -240,10 +240,8 @@ def quality(case: Case, data: SegmentationData, *, limit: int | None, seeds: int
     row: dict[str, Any] = dict.fromkeys(("images", "seeds", *keys, deviation), "")
     if not case.trained:
         return row
-    runs = [
-        evaluate(case.model, data, options=case.options.model_copy(update={"seed": seed}), limit=limit, keep=0)
-        for seed in range(seeds)
-    ]
+    seeded = [case.options.model_copy(update={"seed": seed}) for seed in range(seeds)]
+    runs = [evaluate(case.model, data, options=options, limit=limit, keep=0) for options in seeded]
     row |= {"images": runs[0].settings["images"], "seeds": seeds}
     for key in runs[0].metrics.keys() & set(keys):
         row[key] = round(float(np.mean([run.metrics[key] for run in runs])), 5)

@@ -133,9 +133,7 @@ def compare(
     if len(set(methods)) < len(methods):
         raise UserError(f"compare: expected every method once, got {', '.join(methods)}")
     if options.sampler is not None or options.grid is not None:
-        raise UserError(
-            "compare: sampler and grid are settings of a method; write e.g. 'ccdm model.options.sampler=ddim'"
-        )
+        raise UserError("compare: sampler and grid are settings of a method: 'ccdm model.options.sampler=ddim'")
     check_counts(options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
@@ -166,31 +164,24 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
         name, own = method, []
     config = recipe(name, [*overrides, *own], data)
     # The last weights are scored whatever their validation, so it is made as small as possible.
-    iterative = "evaluations" in find_class(config.model.name).sampling_choices
-    validation = ValidationConfig(
-        every=10**9, images=1, num_samples=2, evaluations=1 if iterative else None, calibration_images=0
-    )
+    evaluations = 1 if "evaluations" in find_class(config.model.name).sampling_choices else None
+    validation = ValidationConfig(every=10**9, images=1, num_samples=2, evaluations=evaluations, calibration_images=0)
     return config.model_copy(update={**limits, "validation": validation})
 
 
 def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
     """Raise a UserError if data cannot be opened, are empty, or differ between methods."""
-    first = next(iter(configs))
+    first, compared = next(iter(configs)), {"name", "options", "size", "train" if split == "train" else "val"}
     for name, config in configs.items():
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:
                 raise UserError(f"{name}: the split {part!r} of its data is empty")
-        scored, expected = _scored_data(config, split), _scored_data(configs[first], split)
+        scored, expected = (each.data.model_dump(mode="json", include=compared) for each in (config, configs[first]))
         if scored != expected:
             raise UserError(
                 f"{name} would be scored on other data than {first} ({scored} instead of {expected}), so the two "
                 "cannot be compared; use the same --data and data.size for all"
             )
-
-
-def _scored_data(config: TrainConfig, split: str) -> dict[str, Any]:
-    own = "train" if split == "train" else "val"
-    return config.data.model_dump(mode="json", include={"name", "options", own, "crop", "size"})
 
 
 def _folder(method: str) -> str:

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
-from stochseg.metrics.checks import (
-    ArrayLike,
-    as_labels,
-    as_mask,
-    as_tensor,
-    check_aligned,
-    check_dimensions,
-    check_range,
-)
+from stochseg.metrics import checks
+from stochseg.metrics.checks import ArrayLike
 
 LIKELY = 0.01
 """Foreground labels of a smaller probability do not count in the reported calibration error of the foreground."""
@@ -159,11 +152,11 @@ def _binned(bins: int, confidence: Tensor, counted: Tensor, correct: Tensor) -> 
 
 def _check_calibration(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None) -> tuple[Tensor, Tensor, Tensor]:
     """Check all three; return the raters as int64 with 0 where void, and a mask in any case."""
-    mean = as_tensor("mean", mean)
-    raters = as_labels("raters", raters)
-    check_dimensions("mean", "b l *space", mean)
-    check_dimensions("raters", "b k *space", raters)
-    check_aligned("mean", mean, "raters", raters)
+    mean = checks.as_tensor("mean", mean)
+    raters = checks.as_labels("raters", raters)
+    checks.check_dimensions("mean", "b l *space", mean)
+    checks.check_dimensions("raters", "b k *space", raters)
+    checks.check_aligned("mean", mean, "raters", raters)
     if not mean.is_floating_point():
         raise UserError(f'mean "b l *space": expected float probabilities, got {mean.dtype}; pass Samples.mean')
     # The tolerance is that of probabilities averaged in 16 bits.
@@ -177,7 +170,7 @@ def _check_calibration(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | Non
     if mask is None:
         mask = torch.ones_like(raters, dtype=torch.bool)
     else:
-        mask = as_mask(mask, raters)
+        mask = checks.as_mask(mask, raters)
         raters = raters.masked_fill(~mask, 0)  # void pixels often have a label of their own, such as 255
-    check_range("raters", raters, mean.shape[1])
+    checks.check_range("raters", raters, mean.shape[1])
     return mean, raters.long(), mask

@@ -73,15 +73,14 @@ def as_mask(mask: ArrayLike, raters: Tensor) -> Tensor:
 
 def check_dimensions(name: str, pattern: str, values: Tensor) -> None:
     """Require an image axis, a second axis and at least one axis of space, none of them empty."""
-    if values.ndim < 3:
+    shape = tuple(values.shape)
+    if len(shape) < 3:
         raise UserError(
-            f'{name} "{pattern}": expected at least 3 dimensions, got shape {tuple(values.shape)}; '
+            f'{name} "{pattern}": expected at least 3 dimensions, got shape {shape}; '
             f"add an axis of length 1 for a single image or map, as in {name}[None]"
         )
     if values.numel() == 0:
-        raise UserError(
-            f'{name} "{pattern}": expected at least one of each, got shape {tuple(values.shape)}; skip empty batches'
-        )
+        raise UserError(f'{name} "{pattern}": expected at least one of each, got shape {shape}; skip empty batches')
 
 
 def check_range(name: str, maps: Tensor, num_classes: int) -> None:

@@ -54,11 +54,9 @@ def iou_per_class(confusion: ArrayLike) -> Tensor:
         UserError: if the matrix is not square.
     """
     confusion = as_tensor("confusion", confusion)
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        raise UserError(
-            f'confusion "l l": expected a square matrix, got shape {tuple(confusion.shape)}; '
-            "build it with confusion_matrix"
-        )
+    shape = tuple(confusion.shape)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise UserError(f'confusion "l l": expected a square matrix, got shape {shape}; use confusion_matrix')
     both = confusion.diagonal().double()
     return both / (confusion.sum(0) + confusion.sum(1) - both)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -99,23 +100,19 @@ def without_void(samples: ArrayLike, raters: ArrayLike, mask: ArrayLike | None) 
 
 def all_iou(num_classes: int, *sets: Tensor) -> Tensor:
     """Compute the IoU "b m m" between all maps of the checked sets "b . *space", joined to m maps per image."""
-    return _iou(_joined(num_classes, *sets), slice(None), slice(None), num_classes)
+    return _iou(sets, slice(None), slice(None), num_classes)
 
 
 def cross_iou(a: Tensor, b: Tensor, num_classes: int) -> Tensor:
     """Compute the IoU "b n m" between the checked sets "b n *space" and "b m *space"."""
     n = a.shape[1]
-    return _iou(_joined(num_classes, a, b), slice(0, n), slice(n, None), num_classes)
+    return _iou((a, b), slice(0, n), slice(n, None), num_classes)
 
 
-def _joined(num_classes: int, *sets: Tensor) -> Tensor:
-    """Join checked sets "b m *space" to one "b m p" of the smallest integers: later passes read 8 times less."""
-    dtype = torch.uint8 if num_classes <= 256 else torch.int32
-    return torch.cat([maps.to(sets[0].device, dtype).flatten(2) for maps in sets], dim=1)
-
-
-def _iou(maps: Tensor, rows: slice, columns: slice, num_classes: int) -> Tensor:
-    """Foreground mean IoU between two slices of the maps "b m p" of each image."""
+def _iou(sets: Sequence[Tensor], rows: slice, columns: slice, num_classes: int) -> Tensor:
+    """Foreground mean IoU between two slices of the joined sets of each image."""
+    dtype = torch.uint8 if num_classes <= 256 else torch.int32  # later passes read 8 times less than of int64
+    maps = torch.cat([each.to(sets[0].device, dtype).flatten(2) for each in sets], dim=1)
     images = []
     # Autocast would run the product in 16 bits, in which counts above 256 are no longer exact.
     with torch.autocast(maps.device.type, enabled=False):

@@ -87,11 +87,10 @@ class GeneralizedEnergyDistance(_MeanMetric):
         rater_weights: ArrayLike | None = None,
     ) -> None:
         """Add images: samples "b n *space" int, raters "b k *space" int, weights "b n", rater_weights "b k"."""
-        self._add(
-            functional.ged(
-                samples, raters, self.num_classes, weights=weights, rater_weights=rater_weights, unbiased=self.unbiased
-            )
+        scores = functional.ged(
+            samples, raters, self.num_classes, weights=weights, rater_weights=rater_weights, unbiased=self.unbiased
         )
+        self._add(scores)
 
 
 class HungarianMatchedIoU(_MeanMetric):

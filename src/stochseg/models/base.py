@@ -82,7 +82,7 @@ class StochasticSegmenter(nn.Module):
         raise NotImplementedError
 
     def default_sampling(self) -> SamplingOptions:
-        """How the model samples unless the caller chooses otherwise."""
+        """Options with which the model samples unless the caller chooses others."""
         return SamplingOptions(noise="independent")
 
     @property
@@ -91,8 +91,8 @@ class StochasticSegmenter(nn.Module):
         return None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What the optimizer trains: groups of `params`, optionally with an `lr_factor` (of the run's learning rate)
-        and `betas` of their own. Networks that play against each other are two groups of one loss."""
+        """Parameters for the optimizer, in groups of `params`, optionally with an `lr_factor` (of the run's learning
+        rate) and `betas` of their own. Networks that play against each other are two groups of one loss."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
     def calibrate_sampling(self, images: Sequence[Tensor]) -> None:
@@ -108,9 +108,7 @@ class StochasticSegmenter(nn.Module):
         own, theirs = self.state_dict(), source.state_dict()
         matching = {name for name in own if name in theirs and own[name].shape == theirs[name].shape}
         if not matching:
-            raise UserError(
-                f"no weight of the {source.name!r} model fits this {self.name!r}; start from a model of the same kind"
-            )
+            raise UserError(f"no weight of {source.name!r} fits {self.name!r}; start from a model of the same kind")
         for name in matching:
             own[name].copy_(theirs[name])
         return sorted(own.keys() - matching)
@@ -125,7 +123,7 @@ class StochasticSegmenter(nn.Module):
         return {}
 
     def window(self, *size: int) -> tuple[slice, ...]:
-        """The part of the image in which labels vary, one slice per axis. Outside every pixel is of class 0."""
+        """The part of the image in which labels vary, one slice per axis. Every pixel outside has class 0."""
         return tuple(slice(0, length) for length in size)
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:

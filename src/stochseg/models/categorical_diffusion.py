@@ -10,21 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import (
-    OBJECTIVES,
-    SAMPLERS,
-    SCHEDULES,
-    CategoricalProcess,
-    Denoise,
-    Grid,
-    Noise,
-    Profile,
-    Sampler,
-    SeededNoise,
-    ancestral,
-    draw_categorical,
-    make_grid,
-)
+from stochseg import core
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import Target, draw_pairs, time_steps
@@ -39,9 +25,7 @@ class CategoricalDiffusionConfig(DiffusionConfig):
 
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
-    profile: tuple[tuple[int, float], ...] = Field(
-        (), description="(t, entropy left at t), measured on validation data for the grid `entropy`"
-    )
+    profile: tuple[tuple[int, float], ...] = Field((), description="measured (t, entropy left), for the grid `entropy`")
     share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
 
 
@@ -50,13 +34,13 @@ class CategoricalDiffusion(Diffusion):
     window in which they do."""
 
     config_type: ClassVar[type[CategoricalDiffusionConfig]] = CategoricalDiffusionConfig
-    sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": SAMPLERS}
+    sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": core.SAMPLERS}
     config: CategoricalDiffusionConfig
     denoiser: Denoiser
 
     def __init__(self, info: DatasetInfo, config: CategoricalDiffusionConfig):
         super().__init__(info, config)
-        self.process = CategoricalProcess(SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
+        self.process = core.CategoricalProcess(core.SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
         self.check_options(self.default_sampling())
 
     def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
@@ -67,10 +51,10 @@ class CategoricalDiffusion(Diffusion):
         model.accelerated_modules = tuple(inner)
         return model
 
-    def _plan(self, options: SamplingOptions) -> tuple[Sampler, Grid]:
+    def _plan(self, options: SamplingOptions) -> tuple[core.Sampler, core.Grid]:
         """The sampler and its time grid, for options without None."""
         assert options.sampler is not None
-        return SAMPLERS[options.sampler], self.time_grid(self.process.schedule, options, self.config.profile)
+        return core.SAMPLERS[options.sampler], self.time_grid(self.process.schedule, options, self.config.profile)
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """Constants of the default sampler."""
@@ -115,7 +99,7 @@ class CategoricalDiffusion(Diffusion):
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
         log_p0 = torch.log_softmax(self.denoiser(x_t, t.to(x_t.device), condition).float(), 1)
-        terms = OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
+        terms = core.OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
         if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weights all t alike
             drawn = (torch.stack([t, t - 1]).double() / self.process.num_timesteps) ** self.config.t_power
             probability = self.process.num_timesteps * (drawn[0] - drawn[1])
@@ -131,10 +115,10 @@ class CategoricalDiffusion(Diffusion):
         condition = self.denoiser.encode(image)
         first = None
         if self.config.share_first:  # the network's proposal for pure noise, once per image
-            pure = self.process.prior((len(keys), *size), SeededNoise([(*key, 0) for key in keys], self.device))
+            pure = self.process.prior((len(keys), *size), core.SeededNoise([(*key, 0) for key in keys], self.device))
             first = self.denoiser.propose(pure, torch.full((len(pure),), grid[0], device=pure.device), condition)
 
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
             x_T = self.process.prior((len(rows.image), *size), noise)
             denoise = self._denoise(condition, rows.image, noise, first)
             out = sampler(denoise, x_T, grid, self.process, noise, lambda i, *_: report(i))
@@ -143,8 +127,8 @@ class CategoricalDiffusion(Diffusion):
         return Drawing(draw, len(grid))
 
     def _denoise(
-        self, condition: Condition, rows: Tensor, noise: Noise, first: tuple[Tensor, Tensor] | None
-    ) -> Denoise:
+        self, condition: Condition, rows: Tensor, noise: core.Noise, first: tuple[Tensor, Tensor] | None
+    ) -> core.Denoise:
         """The network for these rows of the condition, as samplers call it.
 
         Where it proposes a mixture, one component is drawn and its p0 returned, which is a draw from the mixture.
@@ -159,7 +143,7 @@ class CategoricalDiffusion(Diffusion):
             if log_weight.shape[1] == 1:
                 return logits[:, 0].float()
             u = noise.uniform((len(x_t), 1)).to(x_t.device)
-            component = draw_categorical(log_weight[:, :, None], u)[:, 0]
+            component = core.draw_categorical(log_weight[:, :, None], u)[:, 0]
             return logits[torch.arange(len(x_t), device=x_t.device), component].float()
 
         return denoise
@@ -169,12 +153,12 @@ class CategoricalDiffusion(Diffusion):
         self.config = self.config.model_copy(update={"profile": self.entropy_profile(images)})
 
     @torch.no_grad()
-    def entropy_profile(self, images: Sequence[Tensor], *, samples: int = 4, evaluations: int = 50) -> Profile:
+    def entropy_profile(self, images: Sequence[Tensor], *, samples: int = 4, evaluations: int = 50) -> core.Profile:
         """(t, mean entropy of a pixel's p0 in nats) along the exact reverse process, averaged over images
         "1 c *space". With a head of several components p0 is that of the drawn component; the uncertainty between
         components is not counted."""
         left: dict[int, float] = {}
-        grid = make_grid("even", self.process.schedule, min(evaluations, self.process.num_timesteps))
+        grid = core.make_grid("even", self.process.schedule, min(evaluations, self.process.num_timesteps))
         windows = [cut_window(image.to(self.device), self.window(*image.shape[2:])) for image in images]
         was_training = self.training
         self.eval()
@@ -183,15 +167,13 @@ class CategoricalDiffusion(Diffusion):
             for part in chunks(len(alike), size, max(1, self.config.chunk // samples)):
                 here = alike[part]
 
-                def record(
-                    i: int, t: int, x_t: Tensor, log_p0: Tensor, weight: float = len(here) / len(images)
-                ) -> None:
-                    left[t] = left.get(t, 0.0) - weight * (log_p0.exp() * log_p0).nansum(1).mean().item()
+                def record(i: int, t: int, x_t: Tensor, log_p0: Tensor, share: float = len(here) / len(images)) -> None:
+                    left[t] = left.get(t, 0.0) - share * (log_p0.exp() * log_p0).nansum(1).mean().item()
 
-                noise = SeededNoise([(number, i) for number in here for i in range(samples)], self.device)
+                noise = core.SeededNoise([(number, i) for number in here for i in range(samples)], self.device)
                 rows = torch.arange(len(here), device=self.device).repeat_interleave(samples)
                 condition = self.denoiser.encode(torch.cat([windows[number] for number in here]))
                 x_T = self.process.prior((len(rows), *size), noise)
-                ancestral(self._denoise(condition, rows, noise, None), x_T, grid, self.process, noise, record)
+                core.ancestral(self._denoise(condition, rows, noise, None), x_T, grid, self.process, noise, record)
         self.train(was_training)
         return tuple((t, round(value, 6)) for t, value in left.items())

@@ -50,9 +50,7 @@ class CCDMFastConfig(CategoricalDiffusionConfig, TwoTowerConfig, EncoderConfig):
     grid: str = "trailing"
     evaluations: int | None = Field(10, ge=1, description="network evaluations per sample; None is all T")
     share_first: bool = Field(True, description="evaluate the network on pure noise once for all samples of an image")
-    focus: int | None = Field(
-        None, ge=1, description="labels vary only in the central square of this many pixels per side; None: everywhere"
-    )
+    focus: int | None = Field(None, ge=1, description="side of the central square in which labels vary; None: all")
     encoder_lr: float = Field(0.1, ge=0, description="learning rate of the encoder relative to the rest; 0 freezes it")
     anneal: int = Field(1000, ge=1, description="training steps over which the components of a mixture separate")
 

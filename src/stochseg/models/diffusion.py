@@ -19,9 +19,7 @@ class DiffusionConfig(SegmenterConfig):
     draws: int = Field(1, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
     sampler: str = Field("ancestral", description="sampling algorithm")
     grid: str = Field("even", description="time steps at which the network is evaluated")
-    evaluations: int | None = Field(
-        None, ge=1, description="entries of the time grid, so network evaluations per sample; None is all T"
-    )
+    evaluations: int | None = Field(None, ge=1, description="network evaluations per sample; None is all T")
     noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
     renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
 

@@ -165,9 +165,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"{file} is missing; the checkpoint is incomplete") from None
     except SafetensorError as error:
-        raise UserError(
-            f"{file} cannot be read ({error}); it is damaged or incomplete: copy or train it again"
-        ) from None
+        raise UserError(f"{file} cannot be read ({error}): damaged or incomplete; copy or train it again") from None
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def list_models() -> list[str]:
 
 
 def is_registered(name: object) -> bool:
-    """Whether `name` is the name of a model, or starts like those of a family."""
+    """Whether `name` is the name of a model, or has the prefix of a family."""
     return isinstance(name, str) and (name in MODELS or (":" in name and name.partition(":")[0] in FAMILIES))
 
 

@@ -36,7 +36,7 @@ Report = Callable[[int], None]
 
 
 class SamplingOptions(Config):
-    """How to sample. None stands for the model's own default (`model.default_sampling()`)."""
+    """Options of sampling. None stands for the model's own default (`model.default_sampling()`)."""
 
     n: int = Field(16, ge=1, description="samples per image")
     evaluations: int | None = Field(None, ge=1, description="network evaluations per sample")
@@ -79,7 +79,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How to draw samples of images that are already encoded.
+    """The function that draws samples of encoded images, and what the loop must know about it.
 
     draw: draws some rows with their noise and reports each network evaluation; evaluations: how many it reports per
     chunk; weights: "b n", equal by default; mean: "b l *space" where the model knows it exactly, by default the average
@@ -161,7 +161,7 @@ def cut_window(x: Tensor, window: tuple[slice, ...]) -> Tensor:
 
 
 def embed(samples: Samples, window: tuple[slice, ...], size: Sequence[int]) -> Samples:
-    """Samples of a window of the image as samples of the whole image, which is of class 0 outside."""
+    """Extend samples of a window to the whole image, with class 0 outside."""
     if tuple(samples.labels.shape[2:]) == tuple(size):
         return samples
     labels = samples.labels.new_zeros(*samples.labels.shape[:2], *size)

@@ -68,9 +68,8 @@ class Refiner(nn.Module):
     def __init__(self, image_channels: int, num_classes: int, config: CARConfig):
         super().__init__()
         self.unet = UNet(image_channels + num_classes, num_classes, config, timed=False)
-        self.modulations = nn.ModuleList(
-            [nn.Linear(config.latent, 2 * c) for c in self.unet.channels[:MODULATED_LEVELS]]
-        )
+        widths = self.unet.channels[:MODULATED_LEVELS]
+        self.modulations = nn.ModuleList([nn.Linear(config.latent, 2 * c) for c in widths])
 
     def encode(self, image: Tensor, p: Tensor) -> list[Tensor]:
         """Encode images "b c h w" and F's probabilities p "b l h w" for `forward`."""
@@ -130,11 +129,8 @@ class CAR(StochasticSegmenter):
         self.discriminator = PatchDiscriminator(channels + labels, config.patch_width, config.patch_levels)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        rates = {
-            self.refiner: 1.0,
-            self.calibrated: self.config.calibration_lr,
-            self.discriminator: self.config.discriminator_lr,
-        }
+        config = self.config
+        rates = {self.refiner: 1.0, self.calibrated: config.calibration_lr, self.discriminator: config.discriminator_lr}
         return [{"params": list(net.parameters()), "lr_factor": r, "betas": BETAS} for net, r in rates.items()]
 
     # ------------------------------------------------------------------ training

@@ -45,9 +45,7 @@ class CIMDConfig(GaussianDiffusionConfig, UNetConfig):
     schedule: Literal["cosine", "linear"] = "linear"
     num_timesteps: int = Field(1000, ge=1, description="T")
     latent: int = Field(6, ge=1, description="dimensions of the ambiguity Gaussians")
-    ambiguity_channels: tuple[int, ...] = Field(
-        (32, 64, 128, 192), min_length=1, description="channels per level of the ambiguity encoders"
-    )
+    ambiguity_channels: tuple[int, ...] = Field((32, 64, 128, 192), min_length=1, description="channels per level")
     vlb_weight: float = Field(1e-3, ge=0, description="weight of the variational bound, summed over t")
     ambiguity_weight: float = Field(1e-3, ge=0, description="weight of the divergence of Q from P")
 

@@ -17,11 +17,9 @@ from stochseg.types import Losses
 
 
 class DeterministicConfig(SegmenterConfig):
-    """How a probability map becomes samples."""
+    """The rule that turns a probability map into samples."""
 
-    draw: Literal["argmax", "pixels"] = Field(
-        "argmax", description="samples are the arg-max n times, or independent draws of every pixel"
-    )
+    draw: Literal["argmax", "pixels"] = Field("argmax", description="n times the arg-max, or independent pixels")
 
 
 class DeterministicSegmenter(StochasticSegmenter):

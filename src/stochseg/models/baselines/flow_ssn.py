@@ -86,9 +86,7 @@ TIMES: dict[str, Callable[[int], Times]] = {
 class ImageUNetConfig(UNetConfig):
     """The network that reads the image."""
 
-    multipliers: tuple[float, ...] = Field(
-        (1, 2, 4, 8), min_length=1, description="channels per level, in units of base"
-    )
+    multipliers: tuple[float, ...] = Field((1, 2, 4, 8), min_length=1, description="channels per level, times base")
     blocks: int = Field(1, ge=1, description="residual blocks per level in the encoder; the decoder has one more")
     attention: tuple[int, ...] = Field((), description="down-sampling factors with self-attention")
     head_channels: int = Field(64, ge=1, description="channels of an attention head")
@@ -98,7 +96,7 @@ class FlowUNetConfig(ImageUNetConfig):
     """The light network of the flow."""
 
     base: int = Field(16, ge=1, description="channels of the first level")
-    multipliers: tuple[float, ...] = Field((1, 1, 1), min_length=1, description="channels per level, in units of base")
+    multipliers: tuple[float, ...] = Field((1, 1, 1), min_length=1, description="channels per level, times base")
     head_channels: int = Field(16, ge=1, description="channels of an attention head")
 
 

@@ -15,16 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from stochseg.core import (
-    GAUSSIAN_STEPS,
-    SCHEDULES,
-    GaussianProcess,
-    Noise,
-    SeededNoise,
-    gaussian_step,
-    gaussian_walk,
-    standard_normal,
-)
+from stochseg import core
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import draw_pairs, time_steps
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
@@ -55,7 +46,7 @@ class Noised:
     x_t: Tensor
     t: Tensor
     mask: Tensor | None
-    noise: SeededNoise
+    noise: core.SeededNoise
 
     def mean(self, terms: Tensor) -> Tensor:
         """The mean over rows, channels and pixels of terms "d c h w"; void pixels count as 0."""
@@ -66,7 +57,7 @@ class GaussianDiffusion(Diffusion):
     """Base class: a subclass provides the codes, the network, the loss and the prediction of x0."""
 
     config_type: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
-    sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": GAUSSIAN_STEPS}
+    sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": core.GAUSSIAN_STEPS}
     config: GaussianDiffusionConfig
     net: ContinuousUNet
     codes: Tensor
@@ -74,7 +65,7 @@ class GaussianDiffusion(Diffusion):
     def __init__(self, info: DatasetInfo, config: GaussianDiffusionConfig, codes: Tensor):
         """codes: "l c" of ±1."""
         super().__init__(info, config)
-        self.process = GaussianProcess(SCHEDULES[config.schedule](config.num_timesteps))
+        self.process = core.GaussianProcess(core.SCHEDULES[config.schedule](config.num_timesteps))
         self.register_buffer("codes", codes.float(), persistent=False)
         self.check_options(self.default_sampling())
 
@@ -109,7 +100,7 @@ class GaussianDiffusion(Diffusion):
         x0 = self.encode_labels(target.labels)
         if mask is not None:
             x0 = x0.masked_fill(~mask[:, None], 0.0)
-        eps = standard_normal(noise, x0.shape)
+        eps = core.standard_normal(noise, x0.shape)
         return Noised(rows, x0, eps, self.process.q_sample(x0, t, eps, mask), t, mask, noise)
 
     # ------------------------------------------------------------------ sampling
@@ -117,13 +108,13 @@ class GaussianDiffusion(Diffusion):
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Walk from pure noise to a code map per sample; the image is prepared once."""
         assert options.sampler is not None
-        step, grid = gaussian_step(options.sampler), self.time_grid(self.process.schedule, options)
+        step, grid = core.gaussian_step(options.sampler), self.time_grid(self.process.schedule, options)
         condition = self.net.encode(image)
 
-        def draw(rows: Rows, noise: Noise, report: Report) -> Drawn:
+        def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
             denoise = partial(self.predict, condition=condition[rows.image])
-            x_T = standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
-            x0 = gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
+            x_T = core.standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
+            x0 = core.gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
             return Drawn(self.probabilities(x0), self.decode(x0), len(grid))
 
         return Drawing(draw, len(grid))

@@ -46,7 +46,7 @@ from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.types import DatasetInfo, Losses
 
 MULTIPLIER_RANGE = (1e-5, 1e5)
-"""Range of GECO's λ: from outside it would take too long to return."""
+"""Limits of GECO's λ: from beyond them it would take too long to return."""
 
 
 class HProbUNetConfig(LatentConfig):
@@ -55,9 +55,7 @@ class HProbUNetConfig(LatentConfig):
     channels: Channels = (24, 48, 96, 192, 192, 192, 192, 192)
     blocks: int = Field(3, ge=1, description="residual blocks per scale")
     convs: int = Field(2, ge=1, description="3×3 convolutions per residual block, of half its channels")
-    latents: tuple[int, ...] = Field(
-        (1, 1, 1, 1), min_length=1, description="latent channels per scale, coarsest first"
-    )
+    latents: tuple[int, ...] = Field((1, 1, 1, 1), min_length=1, description="channels per scale, coarsest first")
     kappa: float = Field(0.05, gt=0, description="cross-entropy per picked pixel that GECO aims at")
     decay: float = Field(0.99, ge=0, lt=1, description="decay of the moving average of the cross-entropy")
     rate: float = Field(0.01, gt=0, description="rate of GECO's multiplier")

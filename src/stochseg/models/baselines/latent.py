@@ -53,7 +53,7 @@ class LatentSegmenter(StochasticSegmenter):
     config: LatentConfig
 
     def encode(self, image: Tensor) -> Condition:
-        """What depends on the image "b c h w" alone; runs once per image."""
+        """Compute everything that depends on the image "b c h w" alone, once per image."""
         raise NotImplementedError
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:

@@ -79,11 +79,9 @@ class PixelSeg(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: PixelSegConfig):
         super().__init__(info, config)
-        labels = info.num_classes
-        self.unet = UNet(info.image_channels, labels + config.features, config, timed=False)
-        self.to_half = nn.Sequential(
-            nn.Conv2d(config.features, config.features, 2, stride=2), nn.SiLU(), nn.Conv2d(config.features, labels, 1)
-        )
+        labels, c = info.num_classes, config.features
+        self.unet = UNet(info.image_channels, labels + c, config, timed=False)
+        self.to_half = nn.Sequential(nn.Conv2d(c, c, 2, stride=2), nn.SiLU(), nn.Conv2d(c, labels, 1))
         self.pixels = PixelCNN(labels, config.pixel_width, config.pixel_layers, config.pixel_kernel)
         self.from_pixels = nn.Conv2d(config.pixel_width, labels, 1, bias=False)
         self.full = nn.Conv2d(3 * labels, labels, 1)

@@ -51,9 +51,8 @@ class LatentEncoder(nn.Module):
 
     def __init__(self, in_channels: int, config: ProbUNetConfig):
         super().__init__()
-        self.path = Contracting(
-            in_channels, config.channels, lambda a, b: conv_stack(a, b, config.convs, config.groups)
-        )
+        stage = partial(conv_stack, convs=config.convs, groups=config.groups)
+        self.path = Contracting(in_channels, config.channels, stage)
         self.head = GaussianHead(config.channels[-1], config.latent)
 
     def features(self, x: Tensor) -> Tensor:
