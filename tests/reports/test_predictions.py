@@ -14,8 +14,8 @@ from stochseg.analysis import Question
 from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict
 from stochseg.reports import report_predictions
+from stochseg.reports.page import mean_and_interval
 from stochseg.reports.saved_prediction import read_image, read_result
-from stochseg.reports.text import mean_and_interval
 from tests.support.pages import Page
 from tests.support.predictions import small_model
 

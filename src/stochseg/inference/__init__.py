@@ -2,8 +2,8 @@
 
 from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.exporter import export
-from stochseg.inference.options import PredictOptions
 from stochseg.inference.pipeline import Outcome, predict
+from stochseg.inference.plan import PredictOptions
 from stochseg.inference.result import to_numpy
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti

@@ -35,7 +35,7 @@ MIN_LABELED = 0.2
 """A notice is printed if the model labels a smaller part of the image, because it was trained on its center."""
 PIXELS_PER_CALL = 64 * 128 * 128
 """Pixels of all samples drawn by one call of the model, so that small images and slices share calls."""
-VERSION = 1
+VERSION = 1  # of result.json
 PACKAGES = ("torch", "numpy", "pillow", "tifffile", "nibabel", "pydicom", "highdicom")
 
 

@@ -14,8 +14,7 @@ import torch
 from stochseg.errors import UserError
 from stochseg.files import sha256
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
-from stochseg.inference.options import PredictOptions
-from stochseg.inference.plan import Plan
+from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
 from stochseg.inference.writers import Prediction

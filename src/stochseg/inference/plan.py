@@ -1,4 +1,4 @@
-"""The model of a prediction, prepared as its options require, and the fingerprint by which a result knows it."""
+"""Options of `predict`, the model prepared as they require, and the fingerprint by which a result knows the model."""
 
 from __future__ import annotations
 
@@ -8,16 +8,36 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 from pydantic_core import to_json
 
 from stochseg.errors import UserError
 from stochseg.inference.engines import with_engine
-from stochseg.inference.options import DEFAULT_TILE, PredictOptions
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 
+DEFAULT_TILE = 512
+"""Images with more pixels per side are tiled, if the model can be."""
 MAX_WHOLE = 2048 * 2048
 """Pixels of the largest image that is not tiled."""
+
+
+class PredictOptions(SamplingOptions):
+    """How to predict. None stands for the default of the model or of the input.
+
+    >>> PredictOptions(n=4, tile=256).evaluations is None
+    True
+    """
+
+    engine: str = Field("eager", description="inference backend, one of stochseg.inference.ENGINES")
+    tile: int | None = Field(
+        None,
+        ge=0,
+        description=f"tile images with more pixels per side; None: {DEFAULT_TILE} if the model can be tiled; 0: never",
+    )
+    overlap: int = Field(96, ge=8, description="pixels by which neighboring tiles overlap")
+    axis: int | None = Field(None, ge=0, le=2, description="array axis along which NIfTI volumes are sliced")
+    overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
 
 class Plan:
@@ -36,7 +56,7 @@ class Plan:
         model.check_options(options)
         self.options, self.origin = options, origin
         self.model = model if options.engine == "eager" else with_engine(model, options.engine)
-        self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # of model.sample
+        self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # for model.sample
         self.tiled: StochasticSegmenter | None = None
         self.why_whole = ""
         if options.tile == 0:

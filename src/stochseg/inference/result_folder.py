@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from stochseg.errors import UserError
 from stochseg.files import recover_folder, replaced_folder
-from stochseg.inference.options import PredictOptions
-from stochseg.inference.plan import Plan
+from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.writers import WRITERS, Prediction
 from stochseg.models.io import read_json
 

@@ -24,8 +24,7 @@ from stochseg.plotting.curves import histogram
 from stochseg.plotting.outlines import draw_labels, draw_raters, draw_samples
 from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.plotting.pictures import FloatArray, close_up, shrink
-from stochseg.reports.page import Picture, Section, Table
-from stochseg.reports.text import mean_and_interval, number, percent_range, plural
+from stochseg.reports.page import Picture, Section, Table, mean_and_interval, number, plural
 from stochseg.types import DatasetInfo, Samples
 
 MAX_CLASSES = 4  # with histograms of their own
@@ -222,7 +221,8 @@ class ImageReport:
         pictures = []
         for reading, medoid in zip(self.readings, medoids, strict=False):
             drawn = figures.overlay(picture, self.aspect, draw_labels, medoid, self.info)
-            caption = f"({percent_range(reading.interval)}; {plural(len(reading.members), 'sample')})"
+            low, high = reading.interval
+            caption = f"({low:.0%} – {high:.0%}; {plural(len(reading.members), 'sample')})"
             title = f"{reading.probability:.0%} {reading.name}"
             pictures.append(Picture(embed_picture(drawn, READING_DPI), title, caption))
         rest = self.readings[MAX_READINGS:]

@@ -1,4 +1,4 @@
-"""A self-contained HTML page of text, tables and pictures that needs no network."""
+"""A self-contained HTML page of text, tables and pictures that needs no network, and numbers as text for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from stochseg.analysis.measurement import Measurement
 from stochseg.files import write_text
 
 DISCLAIMER = "Research software: not a medical device."
@@ -58,3 +59,19 @@ def write_page(file: Path, title: str, lead: str, sections: Sequence[Section], f
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(source).render(title=title, lead=lead, sections=sections, foot=foot)
     return write_text(file, text)
+
+
+def number(value: float) -> str:
+    """Format a number with three significant digits, or all digits before the point: "0.0123", "12,346"."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def mean_and_interval(measured: Measurement) -> str:
+    """Format the mean of a measurement with its 90% interval and unit."""
+    low, high = measured.interval(0.9)
+    return f"{number(measured.mean)} ({number(low)} – {number(high)}) {measured.unit}".rstrip()
+
+
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun: "1 sample", "3 samples"."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stochseg._version import __version__
-from stochseg.analysis.questions import Question
+from stochseg.analysis.questions import Answer, Question
 from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.inference.result_folder import RESULT
 from stochseg.reports.image import ImageReport
-from stochseg.reports.page import DISCLAIMER, Section, Table, write_page
+from stochseg.reports.page import DISCLAIMER, Section, Table, mean_and_interval, number, plural, write_page
 from stochseg.reports.saved_prediction import Result, find_results, read_image, read_result
-from stochseg.reports.text import mean_and_interval, number, percent_range, plural
 
 
 def is_predictions(path: Path) -> bool:
@@ -89,7 +88,7 @@ def _overview_row(image: ImageReport) -> list[str]:
     return [
         image.name,
         str(len(image.readings)),
-        f"{first.name} {first.probability:.0%} ({percent_range(first.interval)})",
+        f"{first.name} {Answer(first.probability, first.interval)}",
         f"{image.size.probability('>', 0):.0%}",
         mean_and_interval(image.size),
         *(str(answer) for answer in image.answers),

@@ -19,8 +19,7 @@ from stochseg.plotting import curves, plot, qualitative
 from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.cases import Case, case_sections
-from stochseg.reports.page import DISCLAIMER, Picture, Section, Table, write_page
-from stochseg.reports.text import plural
+from stochseg.reports.page import DISCLAIMER, Picture, Section, Table, plural, write_page
 from stochseg.types import DatasetInfo
 
 PICTURE_DPI = 120

@@ -66,7 +66,7 @@ def segmentation(
                 source_images=[_with_required_tags(header) for header in headers],
                 pixel_array=fused,
                 segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-                segment_descriptions=_segments(info, algorithm),
+                segment_descriptions=_segments(highdicom, info, algorithm),
                 series_instance_uid=highdicom.UID(),
                 series_number=1000 + int(headers[0].get("SeriesNumber") or 0) % 1000,
                 sop_instance_uid=highdicom.UID(),
@@ -87,9 +87,8 @@ def segmentation(
             ) from None
 
 
-def _segments(info: DatasetInfo, algorithm: str) -> list[Any]:
+def _segments(highdicom: Any, info: DatasetInfo, algorithm: str) -> list[Any]:
     """Describe one segment per class except the first."""
-    highdicom = require("highdicom", "medical", "writing DICOM SEG")
     codes = require("pydicom", "medical", "writing DICOM SEG").sr.codedict.codes
     identification = highdicom.AlgorithmIdentificationSequence(
         name=algorithm, family=codes.DCM.ArtificialIntelligence, version=__version__
