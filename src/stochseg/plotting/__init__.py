@@ -9,7 +9,7 @@ from stochseg.plotting.curves import (
     reliability_diagram,
     training_curve,
 )
-from stochseg.plotting.grids import comparison_grid, contact_sheet, forward_process, overview, qualitative
+from stochseg.plotting.grids import comparison_grid, contact_sheet, forward_process, label_strip, overview, qualitative
 from stochseg.plotting.output import write_figure
 from stochseg.plotting.summary import plot
 
@@ -18,6 +18,7 @@ __all__ = [
     "contact_sheet",
     "forward_process",
     "histogram",
+    "label_strip",
     "method_bars",
     "mode_frequencies",
     "overview",

@@ -100,10 +100,16 @@ def forward_process(
 ) -> Figure:
     """Draw a label map "h w" under the forward process at evenly spaced t (the strip of CCDM's supplement)."""
     times = torch.linspace(0, process.num_timesteps, columns).round().long()
-    figure, axes = _grid(1, columns, labels.shape)
-    _add_heads(axes[0], [f"t = {t}" for t in times.tolist()])
-    for i, t in enumerate(times):
-        _show_labels(axes[0, i:], process.q_sample(labels[None], t[None], SeededNoise([(seed,)])), info)
+    noised = [process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))[0] for t in times]
+    return label_strip({f"t = {t}": maps for t, maps in zip(times.tolist(), noised, strict=True)}, info)
+
+
+def label_strip(maps: Mapping[str, Tensor], info: DatasetInfo) -> Figure:
+    """Draw label maps "h w" in a row. maps: by title."""
+    stacked = torch.stack(list(maps.values()))
+    figure, axes = _grid(1, len(maps), stacked.shape[1:])
+    _add_heads(axes[0], list(maps))
+    _show_labels(axes[0], stacked, info)
     return figure
 
 

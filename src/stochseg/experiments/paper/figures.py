@@ -7,17 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from stochseg.core import SCHEDULES, CategoricalProcess
+from stochseg.core import SCHEDULES, CategoricalProcess, SeededNoise, ancestral, make_grid
 from stochseg.data import Cropped, SegmentationData, open_path
 from stochseg.devices import pick_device
 from stochseg.errors import UserError, unknown_name
 from stochseg.evaluation import evaluate
 from stochseg.experiments.paper.trainings import DATA
 from stochseg.models import StochasticSegmenter, load
+from stochseg.models.categorical_diffusion import CategoricalDiffusion
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting import comparison_grid, contact_sheet, forward_process, qualitative, quality_against_evaluations
+from stochseg.plotting import (
+    comparison_grid,
+    contact_sheet,
+    forward_process,
+    label_strip,
+    qualitative,
+    quality_against_evaluations,
+)
+from stochseg.types import Example
 
 STEPS = (5, 10, 25, 50, 125, 250)
 """Network evaluations in the figure of quality against steps."""
@@ -114,6 +125,28 @@ def _forward(figure: PaperFigure, settings: FigureSettings) -> Figure:
     return forward_process(CategoricalProcess(SCHEDULES["cosine"](250), data.info.num_classes), labels, data.info)
 
 
+def _reverse(figure: PaperFigure, settings: FigureSettings) -> Figure:
+    """A sample on its way from noise to a label map."""
+    data, model = figure.open_data(settings), figure.open_model(figure.rows[0], 0, settings)
+    assert isinstance(model, CategoricalDiffusion)
+    image = data[figure.pick(settings)[0]].image[None].to(model.device)
+    process, seen = model.process, dict[str, Tensor]()
+    grid = make_grid("even", process.schedule, min(250, process.num_timesteps))
+    shown = {grid[round(i)] for i in np.linspace(0, len(grid) - 1, 7)}
+
+    def keep(index: int, t: int, x_t: Tensor, log_p0: Tensor) -> None:
+        if t in shown:
+            seen[f"t = {t}"] = x_t[0].cpu()
+
+    with torch.no_grad():
+        condition, noise = model.denoiser.encode(image), SeededNoise([(0,)], model.device)
+        x_T = process.prior((1, *image.shape[2:]), noise)
+        out = ancestral(
+            lambda x, t: model.denoiser(x, t.to(x.device), condition).float(), x_T, grid, process, noise, keep
+        )
+    return label_strip({**seen, "t = 0": out.labels[0].cpu()}, data.info)
+
+
 def _steps(figure: PaperFigure, settings: FigureSettings) -> Figure:
     """GED and HM-IoU against network evaluations, means over the seeds."""
     data = _Subset(figure.open_data(settings), figure.pick(settings))
@@ -137,13 +170,14 @@ class _Subset:
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def __getitem__(self, index: int):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: int) -> Example:
         return self.data[self.chosen[index]]
 
 
 _RIVALS = ("deeplabv3-r101", "upernet-r101", "hrnet-w48", "upernet-swin-t")
 FIGURES: dict[str, PaperFigure] = {
     "examples": PaperFigure("Fig. 1: slices of LIDC and their raters", "lidc-v1", (), 4, _examples),
+    "reverse": PaperFigure("Fig. 2: the reverse process", "cityscapes-256x512", ("ccdm-30m",), 1, _reverse),
     "lidc-samples": PaperFigure("Fig. 3: samples on LIDC", "lidc-v1", ("ccdm-9m",), 4, _samples),
     "cityscapes-samples": PaperFigure(
         "Fig. 4 and supplement: methods on Cityscapes", "cityscapes-256x512", (*_RIVALS, "ccdm-30m-dino"), 1, _methods
