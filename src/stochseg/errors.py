@@ -12,6 +12,10 @@ class UserError(ValueError):
     """A mistake of the user: what was expected, what came, what to do. The command prints it and exits with code 2."""
 
 
+class CutLabelsWarning(UserWarning):
+    """Foreground reaches the border of the part of an image that a model labels, and may be cut off there."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
     """Build the error for an unknown name of any registry; it lists the known ones."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
 from stochseg import notebook
@@ -25,6 +25,9 @@ from stochseg.files import replaced_file
 
 Losses = dict[str, Tensor]
 """The scalar "loss" of a batch and, for some models, its parts."""
+
+Window = tuple[tuple[int, int], ...]
+"""A part of an image: first pixel and last + 1 per axis."""
 
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
@@ -55,6 +58,22 @@ def _per_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
     return torch.tensor(values, device=like.device).view(-1, 1, 1)
 
 
+class Intensities(Config):
+    """Raw intensities of some training images, one value per channel or one for all: what a model can be expected to
+    segment.
+
+    >>> Intensities(lowest=(0.0,), highest=(255.0,), darkest=(20.0,), span=(120.0,)).highest
+    (255.0,)
+    """
+
+    lowest: tuple[float, ...] = Field(min_length=1, description="the lowest value of all images")
+    highest: tuple[float, ...] = Field(min_length=1, description="the highest value of all images")
+    darkest: tuple[float, ...] = Field(min_length=1, description="the highest of the images' lowest values")
+    span: tuple[float, ...] = Field(
+        min_length=1, description="the smallest difference of highest and lowest value of an image that is not constant"
+    )
+
+
 class DatasetInfo(Config):
     """Facts about a data set that a model needs; they are saved with the weights.
 
@@ -70,6 +89,7 @@ class DatasetInfo(Config):
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
     normalization: Normalization = Normalization()
     size: tuple[int, int] | None = Field(None, description="(height, width) that all images were resized to, if any")
+    intensities: Intensities | None = Field(None, description="of the training images, measured when training starts")
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
@@ -82,9 +102,20 @@ class DatasetInfo(Config):
             got = len(getattr(self.normalization, key))
             if got not in (1, self.image_channels):
                 raise ValueError(f"normalization.{key} has {got} entries, expected {self.image_channels} or 1")
+        for key, values in () if self.intensities is None else self.intensities:
+            if len(values) not in (1, self.image_channels):
+                raise ValueError(f"intensities.{key} has {len(values)} entries, expected {self.image_channels} or 1")
         if self.ignore is not None and 0 <= self.ignore < self.num_classes:
             raise ValueError(f"ignore {self.ignore} is one of the {self.num_classes} classes")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_unknown_intensities(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out intensities that nobody measured: checksums over the facts of a data set stay as they were."""
+        values: dict[str, Any] = dump(self)
+        if values.get("intensities", ...) is None:
+            del values["intensities"]
+        return values
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,6 +215,7 @@ class Samples:
         seed: the seed they were drawn with.
         evaluations: network evaluations per sample.
         info: class names, colors and normalization of the model's data, if known.
+        window: first and last + 1 pixel per axis of the part of the image that the model labels; None: all of it.
 
     >>> labels = torch.tensor([[[[0, 1]], [[1, 1]]]])
     >>> samples = Samples(labels, torch.tensor([[[[0.5, 0.0]], [[0.5, 1.0]]]]), torch.full((1, 2), 0.5), seed=0)
@@ -199,6 +231,7 @@ class Samples:
     seed: int
     evaluations: int = 1
     info: DatasetInfo | None = None
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         labels, mean, weights = self.labels, self.mean, self.weights
@@ -212,6 +245,12 @@ class Samples:
             )
         if self.info is not None and self.info.num_classes != self.num_classes:
             raise UserError(f"Samples: info has {self.info.num_classes} classes, mean has {self.num_classes}")
+        size = labels.shape[2:]
+        if self.window is not None and not (
+            len(self.window) == len(size)
+            and all(0 <= start < stop <= end for (start, stop), end in zip(self.window, size, strict=True))
+        ):
+            raise UserError(f"Samples: expected a window (start, stop) per axis inside {size}, got {self.window}")
 
     @property
     def num_classes(self) -> int:
@@ -237,6 +276,12 @@ class Samples:
     def entropy(self) -> Tensor:
         """Entropy of `mean` in nats, "b *space": where the samples disagree."""
         return -torch.xlogy(self.mean, self.mean).sum(1)
+
+    @property
+    def cut_off(self) -> Tensor:
+        """Samples whose foreground reaches a border of `window` inside the image, "b n" bool: an object may go on there
+        that the model does not label."""
+        return reaches_border(self.labels != 0, self.window)
 
     def fused(self, rule: Literal["mean", "vote"] = "mean") -> Tensor:
         """One label map per image, "b *space": arg-max of the mean probabilities, or the weighted majority vote."""
@@ -269,6 +314,8 @@ class Samples:
         facts: dict[str, Any] = {"seed": self.seed, "evaluations": self.evaluations}
         if self.info is not None:
             facts["info"] = self.info.model_dump(mode="json")
+        if self.window is not None:
+            facts["window"] = self.window
         with replaced_file(path) as scratch, scratch.open("wb") as stream:
             np.savez_compressed(stream, **arrays, facts=np.array(json.dumps(facts)))
         return path
@@ -285,7 +332,8 @@ class Samples:
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(f"{path} does not hold samples written by Samples.save ({error})") from None
         info = None if "info" not in facts else DatasetInfo.parse(facts["info"], where=str(path))
-        return cls(labels.long(), mean, weights, facts["seed"], facts["evaluations"], info)
+        window = None if "window" not in facts else tuple((start, stop) for start, stop in facts["window"])
+        return cls(labels.long(), mean, weights, facts["seed"], facts["evaluations"], info, window)
 
     def __repr__(self) -> str:
         (b, n), size = self.labels.shape[:2], "×".join(map(str, self.labels.shape[2:]))
@@ -296,6 +344,16 @@ class Samples:
 
     def _repr_html_(self) -> str | None:
         return notebook.html(self)
+
+
+def reaches_border(marked: Tensor, window: Window | None) -> Tensor:
+    """Whether any pixel of "b n *space" is marked at a border of the window inside the image, "b n" bool."""
+    found = torch.zeros(marked.shape[:2], dtype=torch.bool, device=marked.device)
+    for axis, (start, stop) in enumerate(window or (), start=2):
+        borders = [start] * (start > 0) + [stop - 1] * (stop < marked.shape[axis])
+        for border in borders:
+            found |= marked.select(axis, border).flatten(2).any(2)
+    return found
 
 
 def central(length: int, side: int | None) -> slice:

@@ -158,6 +158,17 @@ def is_stochastic(model) -> bool:
 
 
 @every_model
+def test_output_that_is_not_finite_is_an_error(name):
+    """The arg-max of NaN is a label, so that broken weights would look like an image without findings."""
+    model = lively(name)
+    weight = next(p for p in reversed(list(model.parameters())) if p.requires_grad and p.ndim > 1)
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+    with pytest.raises(UserError, match="NaN or infinite.*(?s:.)*float32"):
+        model.sample(images(2), 2, **few(model))
+
+
+@every_model
 def test_seed_determines_the_samples(name):
     model, x = lively(name), images(2)
     first, again, other = (model.sample(x, 4, seed=seed, **few(model)) for seed in (3, 3, 4))

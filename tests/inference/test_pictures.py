@@ -1,6 +1,7 @@
 """Pictures as inputs: formats, sizes, channels, and notices about implausible ones."""
 
 import re
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -41,22 +42,25 @@ def test_deep_float_and_color_pictures(model, tmp_path):
     Image.fromarray(deep).save(tmp_path / "deep.png")
     Image.fromarray(RNG.uniform(0, 255, (12, 14)).astype(np.float32)).save(tmp_path / "float.tif")
     Image.fromarray(RNG.uniform(-1000, 400, (12, 14)).astype(np.float32)).save(tmp_path / "hounsfield.tif")
-    outcomes = {o.folder.name: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
+    outcomes = {Path(o.source).stem: o for o in predict(model, [tmp_path], tmp_path / "out", QUICK)}
     for name in ("deep", "hounsfield"):
-        assert "are not the gray levels 0..255" in outcomes[name].notices[0]
-    assert outcomes["float"].notices == ()
+        assert re.search(r"0\.\.255.*--allow-unusual-input", outcomes[name].problem)
+    assert (outcomes["float"].status, outcomes["float"].notices) == ("done", ())
     measured = small_model(
         info=DatasetInfo(num_classes=2, image_channels=1, normalization={"mean": [-400], "std": [300]})
     )
     deep, hounsfield = predict(measured, [tmp_path / "deep.png", tmp_path / "hounsfield.tif"], tmp_path / "ct", QUICK)
-    assert re.search(r"reach \d+ standard deviations", deep.notices[0])
-    assert hounsfield.notices == ()
+    assert deep.status == "failed"
+    assert (hounsfield.status, hounsfield.notices) == ("done", ())
     Image.fromarray(RNG.random((12, 14)).astype(np.float32)).save(tmp_path / "unit.tif")
     Image.fromarray(np.zeros((12, 14), np.float32)).save(tmp_path / "black.tif")
     files = [tmp_path / "unit.tif", tmp_path / "black.tif"]
     unit, black = predict(model, files, tmp_path / "out", QUICK)
-    assert re.fullmatch(r"its intensities 0\.\S+ span 0\.007\d standard deviations .*units", unit.notices[0])
-    assert black.notices == ()
+    assert "multiply it by 255" in unit.problem
+    assert (black.status, black.notices) == ("done", ())
+    (anyway,) = predict(model, files[:1], tmp_path / "out", QUICK.model_copy(update={"allow_unusual_input": True}))
+    assert "fractions" in anyway.notices[0]
+    assert read_result(anyway.folder)["notices"] == list(anyway.notices)
     color = small_model(channels=3)
     Image.fromarray(RNG.integers(0, 256, (12, 14, 3), dtype=np.uint8)).save(tmp_path / "rgb.png")
     (outcome,) = predict(color, [tmp_path / "rgb.png"], tmp_path / "out", QUICK)
@@ -69,8 +73,39 @@ def test_notice_if_the_model_labels_only_the_center(tmp_path):
     for name, side in (("fit", 16), ("large", 40)):
         Image.fromarray(gray(side, side)).save(tmp_path / f"{name}.png")
     fit, large = predict(network, [tmp_path], tmp_path / "out", QUICK)
-    assert fit.notices == ()
+    assert not any("labels the central" in notice for notice in fit.notices)
     assert "labels the central 8×8 of its 40×40 pixels" in large.notices[0]
+
+
+def test_foreground_at_the_border_of_the_labeled_part_is_noticed(tmp_path):
+    """An object that is cut off there with a straight edge looks like a finding."""
+    network = small_model(focus=8)
+    Image.fromarray(gray(16, 20)).save(tmp_path / "a.png")
+    (outcome,) = predict(network, [tmp_path / "a.png"], tmp_path / "out", QUICK)
+    assert "border of the central 8×8" in outcome.notices[-1]
+    record = read_result(outcome.folder)
+    assert record["window"] == [[4, 12], [6, 14]]
+    assert record["notices"] == list(outcome.notices)
+    (whole,) = predict(small_model(), [tmp_path / "a.png"], tmp_path / "whole", QUICK)
+    assert whole.notices == ()
+    assert read_result(whole.folder)["window"] is None
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_input_without_finite_output_fails_alone(tmp_path, bad):
+    """The inputs of a batch share one call of the network; the others must not be lost."""
+    network = small_model()
+    for i in range(3):
+        raw = gray(16, 16).astype(np.float32)
+        raw[3, 3] = -3.4e38 if i == bad else raw[3, 3]
+        tifffile.imwrite(tmp_path / f"{i}.tif", raw)
+    options = QUICK.model_copy(update={"allow_unusual_input": True})
+    outcomes = predict(network, [tmp_path], tmp_path / "out", options)
+    assert [o.status for o in outcomes] == ["failed" if i == bad else "done" for i in range(3)]
+    assert "NaN or infinite" in outcomes[bad].problem
+    assert not (tmp_path / "out" / str(bad)).exists()
+    refused = predict(network, [tmp_path], tmp_path / "other", QUICK)[bad]
+    assert "--allow-unusual-input" in refused.problem  # before any work
 
 
 def test_notice_if_training_images_were_resized(tmp_path):

@@ -60,6 +60,12 @@ def predict(
     overview: Annotated[
         bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
     ] = False,
+    allow_unusual_input: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unusual-input", help="Segment inputs whose intensities are unlike those of the training images."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: opt.Device = "auto",
 ) -> None:
@@ -75,7 +81,13 @@ def predict(
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     options = PredictOptions(
-        **sampling.model_dump(), engine=engine, tile=tile, overlap=overlap, axis=axis, overview=overview
+        **sampling.model_dump(),
+        engine=engine,
+        tile=tile,
+        overlap=overlap,
+        axis=axis,
+        overview=overview,
+        allow_unusual_input=allow_unusual_input,
     )
     network = load(model, device=pick_device(device))
     with progress_bar("predicting") as progress:

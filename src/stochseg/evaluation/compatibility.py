@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stochseg.data import SegmentationData
+from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
 from stochseg.models import StochasticSegmenter
+from stochseg.models.intensities import describe_unusual
 from stochseg.types import DatasetInfo
+
+CHECKED_IMAGES = 4
+"""Images whose intensities are checked; a single unusual one is no reason to stop."""
 
 
 def check_compatible(model: StochasticSegmenter, data: SegmentationData) -> None:
-    """Raise a UserError if the data have other classes or image channels than the model."""
+    """Raise a UserError if the data have other classes or image channels than the model, or only images unlike those
+    of its training."""
     if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
         raise UserError(
             f"the model {model.name!r} has {model.num_classes} classes and {model.image_channels} image channel(s), "
             f"the data have {data.info.num_classes} and {data.info.image_channels}; use data like those of the training"
         )
+    images = (match_normalization(data[i].image, data.info, model.info) for i in spread(len(data), CHECKED_IMAGES))
+    problems = [describe_unusual(image, model.info) for image in images]
+    if problems and all(problems):
+        raise UserError(f"{data.info.name}: image 0: {problems[0]}; use data like those of the training")
 
 
 def match_normalization(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:

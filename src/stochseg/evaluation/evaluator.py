@@ -87,7 +87,7 @@ def evaluate(
             continue
         image = match_normalization(example.image, data.info, model.info)
         start = time.perf_counter()
-        out = model.sample(image[None], **options.model_dump()).to("cpu")
+        out = model.sample(image[None], **options.model_dump(), allow_unusual_input=True).to("cpu")
         seconds = time.perf_counter() - start
         batch = Batch.collate([example], data.info.ignore)
         row = {"id": example.id, **rater_scores(out, batch, counts, independent=independent)}

@@ -46,7 +46,7 @@ def fusion_miou(
         example = data[i]
         image = match_normalization(example.image, data.info, model.info)[None]
         for n in counts:  # separate draws, because the mean is over all samples of a draw
-            out = model.sample(image, **{**options.model_dump(), "n": n}).to("cpu")
+            out = model.sample(image, **{**options.model_dump(), "n": n}, allow_unusual_input=True).to("cpu")
             for rule in rules:
                 fused = out.fused(rule)[0].expand_as(example.raters)
                 confusion[n, rule] += confusion_matrix(fused, example.raters, classes, ignore)

@@ -253,6 +253,8 @@ def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: P
         model = _load_trained(out / _folder(method), configs[method], terms.device)
         options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
         for example, samples in zip(examples, drawn, strict=True):
-            samples[method] = model.sample(example.image[None], **options.model_dump()).to("cpu")
+            samples[method] = model.sample(example.image[None], **options.model_dump(), allow_unusual_input=True).to(
+                "cpu"
+            )
     for number, (example, samples) in enumerate(zip(examples, drawn, strict=True), start=1):
         write_figure(comparison_grid(example, samples, data.info), out / f"samples-{number}.png")

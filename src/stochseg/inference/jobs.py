@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stochseg._version import __version__
-from stochseg.errors import UserError
+from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.extras import require
 from stochseg.inference.plan import Plan
 from stochseg.inference.result import StackResult, label_type
@@ -24,13 +25,10 @@ from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.models import StochasticSegmenter
-from stochseg.types import Normalization
+from stochseg.models.intensities import check_intensities, describe_unusual
+from stochseg.models.sampling import cut_notice
+from stochseg.types import Window, reaches_border
 
-MAX_DEVIATION = 20.0
-"""A notice is printed for normalized intensities of more standard deviations."""
-MIN_RANGE = 0.02
-"""A notice is printed for images that span fewer standard deviations without being constant: fractions of 1 for a model
-of 255 gray levels."""
 MIN_LABELED = 0.2
 """A notice is printed if the model labels a smaller part of the image, because it was trained on its center."""
 PIXELS_PER_CALL = 64 * 128 * 128
@@ -71,7 +69,7 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     plan.model_for(height, width)
     if plan.is_large(height, width) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
-    notices += _check_intensities(images, stack, model) + _check_size(height, width, model)
+    notices += _check_intensities(images, plan) + _check_size(height, width, model)
     if stack.headers:
         require("highdicom", "medical", "writing DICOM SEG")
         try:
@@ -87,23 +85,19 @@ def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
     prepared = []
     for number, values in enumerate(stack.values):
         try:
-            prepared.append(model.prepare(values))
+            prepared.append(model.prepare(values, allow_unusual_input=True))  # checked as a whole below
         except UserError as error:
             raise UserError(str(error) if len(stack.values) == 1 else f"slice {number}: {error}") from None
     return torch.cat(prepared)
 
 
-def _check_intensities(images: Tensor, stack: Stack, model: StochasticSegmenter) -> list[str]:
-    """Notice intensities that can be sampled but are implausible."""
-    low, high = (float(v) for v in torch.aminmax(images))
-    raw, farthest = f"its intensities {stack.values.min():g}..{stack.values.max():g}", max(-low, high)
-    if model.info.normalization == Normalization() and farthest > 1.01:
-        return [f"{raw} are not the gray levels 0..255 that the model expects; apply the model's window to them"]
-    if farthest > MAX_DEVIATION:
-        return [f"{raw} reach {farthest:.0f} standard deviations from the training data; check their units"]
-    if 0 < high - low < MIN_RANGE:
-        return [f"{raw} span {high - low:.2g} standard deviations of the training data; check their units"]
-    return []
+def _check_intensities(images: Tensor, plan: Plan) -> list[str]:
+    """Refuse a picture or volume whose intensities are unlike those of the training, or notice them if allowed."""
+    volume = images.transpose(0, 1)  # as a whole: single slices of a volume may be empty
+    if not plan.options.allow_unusual_input:
+        check_intensities(volume, plan.model.info)
+    problem = describe_unusual(volume, plan.model.info)
+    return [problem] if problem else []
 
 
 def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str]:
@@ -156,6 +150,7 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
     model, step = plan.model_for(h, w), _slices_per_call(jobs[0], n)
     labels = np.empty((s, n, h, w), label_type(classes))
     mean, weights = np.empty((s, classes, h, w), np.float32), np.empty((s, n), np.float32)
+    window: Window | None = None
     start_time, evaluations = time.perf_counter(), 1
     for start in range(0, s, step):
         part = slice(start, min(start + step, s))
@@ -163,17 +158,26 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
         def report(done: int, total: int, part: slice = part) -> None:
             advance(len(jobs) * (part.start + (part.stop - part.start) * done / total) / s)
 
-        drawn = model.sample(images[part], progress=report, **plan.sampling)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CutLabelsWarning)  # a notice of the result says it
+            drawn = model.sample(images[part], progress=report, allow_unusual_input=True, **plan.sampling)
         for array, tensor in ((labels, drawn.labels), (mean, drawn.mean), (weights, drawn.weights)):
             array[part] = tensor.cpu().numpy()
-        evaluations = drawn.evaluations
+        evaluations, window = drawn.evaluations, drawn.window
         advance(len(jobs) * part.stop / s)
     seconds, start = time.perf_counter() - start_time, 0
     for job in jobs:
         own = slice(start, start + len(job.images))
-        job.result = StackResult(labels[own], mean[own], weights[own], evaluations)
+        job.result = StackResult(labels[own], mean[own], weights[own], evaluations, window)
+        job.notices += _check_borders(job.result)
         job.seconds = seconds * len(job.images) / s
         start = own.stop
+
+
+def _check_borders(result: StackResult) -> tuple[str, ...]:
+    """Notice foreground that may be cut off at the border of the part that the model labels."""
+    cut_off = reaches_border(torch.from_numpy(result.labels != 0), result.window)
+    return (cut_notice(result.window, cut_off),) if result.window is not None and bool(cut_off.any()) else ()
 
 
 def _slices_per_call(job: Job, n: int) -> int:
@@ -184,9 +188,9 @@ def _slices_per_call(job: Job, n: int) -> int:
 # --- the record ----------------------------------------------------------------------------------------
 
 
-def describe(job: Job, plan: Plan, evaluations: int) -> dict[str, Any]:
+def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
     """Describe inputs, model, options and versions of a prediction as JSON values."""
-    model = plan.model
+    model, window = plan.model, result.window
     height, width = job.images.shape[-2:]
     return {
         "format": FORMAT,
@@ -200,7 +204,8 @@ def describe(job: Job, plan: Plan, evaluations: int) -> dict[str, Any]:
             "data": model.info.name,
         },
         "options": plan.options.model_dump(mode="json"),
-        "evaluations": evaluations,
+        "evaluations": result.evaluations,
+        "window": None if window is None else [list(ends) for ends in window],
         "tiled": plan.is_large(height, width) and plan.tiled is not None,
         "notices": list(job.notices),
         "seconds": round(job.seconds, 3),

@@ -98,8 +98,10 @@ def predict(
     for batch in batches(jobs, plan.options.n):
         _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
         for job in batch:
-            folder = out / job.source.name
-            failure = problem or _attempt(partial(_write, job, plan, folder))[1]
+            folder, failure = out / job.source.name, problem
+            if problem and len(batch) > 1:  # the fault may be that of another input
+                _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
+            failure = failure or _attempt(partial(_write, job, plan, folder))[1]
             reporter.add(_outcome(job.source, failure, folder, job.notices))
     return reporter.outcomes
 
@@ -184,5 +186,5 @@ def _read_unless_complete(source: Source, folder: Path, plan: Plan, overwrite: b
 def _write(job: Job, plan: Plan, folder: Path) -> None:
     assert job.result is not None
     prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name, plan.options.overview)
-    write_result(folder, prediction, describe(job, plan, job.result.evaluations))
+    write_result(folder, prediction, describe(job, plan, job.result))
     job.result = None  # frees its memory for the next inputs

@@ -37,6 +37,7 @@ class PredictOptions(SamplingOptions):
     )
     overlap: int = Field(96, ge=8, description="pixels by which neighboring tiles overlap")
     axis: int | None = Field(None, ge=0, le=2, description="array axis along which NIfTI volumes are sliced")
+    allow_unusual_input: bool = Field(False, description="sample inputs unlike the training images, with a notice")
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
 
@@ -86,7 +87,12 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the name, the config, the facts about the data and the weights of the model."""
-        return self._hash(self.model.config.model_dump(mode="json"), self.model.info.model_dump(mode="json"))
+        return self._hash(self.model.config.model_dump(mode="json"), self._info)
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        """Facts about the data on which samples depend: intensities only decide which images are refused."""
+        return self.model.info.model_dump(mode="json", exclude={"intensities"})
 
     def is_model_of(self, record: Mapping[str, Any]) -> bool:
         """Whether a result with this record of its model was drawn by this model.
@@ -101,7 +107,7 @@ class Plan:
                 return False
         except UserError:
             return False
-        info = self.model.info.model_dump(mode="json")
+        info = self._info
         before = {new: old for old, new in self.model.info.renamed_keys.items()}
         renamed = {before.get(key, key): value for key, value in info.items()}
         return sha256 in (self._hash(config, info), self._hash(config, renamed))

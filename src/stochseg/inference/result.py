@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stochseg.types import Samples
+from stochseg.types import Samples, Window
 
 LabelArray = npt.NDArray[np.unsignedinteger[Any]]
 FloatArray = npt.NDArray[np.float32]
@@ -29,20 +29,21 @@ class StackResult:
     """Samples of a stack of slices in an eighth of the memory of `Samples`, whose labels are int64.
 
     labels: "s n h w" uint8 (uint16 above 256 classes); mean: "s l h w" float32; weights: "s n" float32;
-    evaluations: network evaluations per sample.
+    evaluations: network evaluations per sample; window: the part that the model labels, if it is not all.
     """
 
     labels: LabelArray
     mean: FloatArray
     weights: FloatArray
     evaluations: int = 1
+    window: Window | None = None
 
     @classmethod
     def from_samples(cls, samples: Samples) -> StackResult:
         """Convert samples; the b images of `samples` are the slices, first to last."""
         labels = samples.labels.cpu().numpy().astype(label_type(samples.num_classes), copy=False)
         mean, weights = (x.float().cpu().numpy() for x in (samples.mean, samples.weights))
-        return cls(labels, mean, weights, samples.evaluations)
+        return cls(labels, mean, weights, samples.evaluations, samples.window)
 
     @cached_property
     def fused(self) -> LabelArray:

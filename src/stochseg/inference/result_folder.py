@@ -60,7 +60,7 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
     if plan.options.overview and "overview.png" not in written:
         return False
     before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
-    now = plan.options.model_dump(exclude={"overview"})
+    now = plan.options.model_dump(exclude={"overview", "allow_unusual_input"})
     changed = [key for key, value in now.items() if getattr(before, key) != value]
     if not plan.is_model_of(record.get("model", {})):
         changed.append("model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,9 +12,19 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.core import NOISES
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import CutLabelsWarning, UserError, unknown_name
 from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
-from stochseg.models.sampling import Drawing, Keys, Progress, SamplingOptions, cut_window, draw_samples, embed
+from stochseg.models.sampling import (
+    Drawing,
+    Keys,
+    Progress,
+    SamplingOptions,
+    check_finite,
+    cut_notice,
+    cut_window,
+    draw_samples,
+    embed,
+)
 from stochseg.types import DatasetInfo, Losses, Samples
 
 
@@ -196,6 +207,7 @@ class StochasticSegmenter(nn.Module):
         grid: str | None = None,
         noise: str | None = None,
         progress: Progress | None = None,
+        allow_unusual_input: bool = False,
     ) -> Samples:
         """Draw n plausible label maps per image.
 
@@ -213,12 +225,17 @@ class StochasticSegmenter(nn.Module):
             grid: time steps at which the network is evaluated, for iterative models.
             noise: "independent", or "latin" for stratified samples.
             progress: called with (evaluations done, evaluations in total).
+            allow_unusual_input: sample images whose intensities are unlike those of the training images.
 
         Returns:
             The samples, on the model's device.
 
         Raises:
-            UserError: for an image or an option that the model cannot take.
+            UserError: for an image or an option that the model cannot take, for an image unlike the training images
+                (see `stochseg.models.intensities`), and if the output of the network is not finite.
+
+        Warns:
+            CutLabelsWarning: if foreground reaches the border of the part of the image that the model labels.
 
         >>> import numpy as np, stochseg
         >>> model = stochseg.create("unet-ce", 2, 1, base=8, multipliers=[1, 2], draw="pixels")
@@ -231,22 +248,26 @@ class StochasticSegmenter(nn.Module):
         )
         self.check_options(options)
         options = options.or_default(self.default_sampling())
-        batch = self.prepare(image)
+        batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
         keys = [(options.seed, image_key(x)) for x in batch]
         was_training = self.training
         self.eval()
         try:
-            return self._draw(batch.to(self.device), keys, options, progress)
+            samples = self._draw(batch.to(self.device), keys, options, progress)
         finally:
             self.train(was_training)
+        if samples.window is not None and bool((cut := samples.cut_off).any()):
+            warnings.warn(cut_notice(samples.window, cut), CutLabelsWarning, stacklevel=3)  # of the caller
+        return samples
 
-    def prepare(self, image: Any) -> Tensor:
+    def prepare(self, image: Any, *, allow_unusual_input: bool = False) -> Tensor:
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
-        return prepare_images(image, self.info)
+        return prepare_images(image, self.info, allow_unusual=allow_unusual_input)
 
     def _draw(self, image: Tensor, keys: Keys, options: SamplingOptions, progress: Progress | None) -> Samples:
         window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
         drawing, size = self.drawing(inner, keys, options), inner.shape[2:]
         samples = draw_samples(drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress)
+        check_finite(samples)
         return embed(samples, window, image.shape[2:])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
+from stochseg.models.intensities import check_intensities
 from stochseg.types import DatasetInfo
 
 PIL_MODES = {"P": "RGB", "1": "L"}
@@ -23,12 +24,15 @@ ACCEPTED = (
 )
 
 
-def prepare_images(image: Any, info: DatasetInfo) -> Tensor:
-    """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized."""
+def prepare_images(image: Any, info: DatasetInfo, *, allow_unusual: bool = False) -> Tensor:
+    """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized.
+
+    Images unlike the training images are refused unless `allow_unusual` (see `check_intensities`).
+    """
     if isinstance(image, (list, tuple)):
         if not image:
             raise UserError(f"image: expected {ACCEPTED}; got an empty list")
-        parts = [prepare_images(each, info) for each in image]
+        parts = [prepare_images(each, info, allow_unusual=allow_unusual) for each in image]
         sizes = sorted({tuple(part.shape[2:]) for part in parts})
         if len(sizes) > 1:
             shown = ", ".join("×".join(map(str, size)) for size in sizes)
@@ -40,6 +44,9 @@ def prepare_images(image: Any, info: DatasetInfo) -> Tensor:
         raw = np.ascontiguousarray(_raw_batch(image, info.image_channels).astype(np.float32))
         batch = torch.cat([info.normalization(one.permute(2, 0, 1))[None] for one in torch.from_numpy(raw)])
     check_images(batch, info.image_channels)
+    if not allow_unusual:
+        for one in batch:
+            check_intensities(one, info, normalized=isinstance(image, Tensor))
     return batch
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
-from stochseg.errors import hyphenated
-from stochseg.types import DatasetInfo, Samples
+from stochseg.errors import UserError, hyphenated
+from stochseg.types import DatasetInfo, Samples, Window
 
 Key = tuple[int, ...]
 """Integers that name a stream of randomness, e.g. (seed, step, example)."""
@@ -154,6 +154,23 @@ def draw_samples(
     return Samples(labels.view(b, n, *size), mean, weights, options.seed, evaluations, info)
 
 
+def check_finite(samples: Samples) -> None:
+    """Raise a UserError if a probability is NaN or infinite: its arg-max would be a label all the same.
+
+    The mean shows it, because it adds the probabilities of all samples: one read of the device for all of them.
+    """
+    finite = torch.isfinite(samples.mean).flatten(1).all(1)
+    if bool(finite.all()):
+        return
+    bad = ", ".join(str(i) for i, fine in enumerate(finite.tolist()) if not fine)
+    raise UserError(
+        f"image {bad}: the output of the network is NaN or infinite, so there is no segmentation. Likely causes: "
+        "intensities far from those of the training images (check their units, replace no-data values), damaged or "
+        "diverged weights (copy or train the model again, with a lower lr or precision=float32), weights stored or "
+        "computed in 16 bits (save without half=True, use the engine eager)"
+    )
+
+
 def cut_window(x: Tensor, window: tuple[slice, ...]) -> Tensor:
     """The window of the spatial axes of "... *space", one slice per axis."""
     index: tuple[EllipsisType | slice, ...] = (..., *window)
@@ -169,4 +186,20 @@ def embed(samples: Samples, window: tuple[slice, ...], size: Sequence[int]) -> S
     mean = samples.mean.new_zeros(*samples.mean.shape[:2], *size)
     mean[:, 0] = 1
     cut_window(mean, window).copy_(samples.mean)
-    return replace(samples, labels=labels, mean=mean)
+    ends = tuple((part.start, part.stop) for part in window)
+    return replace(samples, labels=labels, mean=mean, window=ends)
+
+
+def cut_notice(window: Window, cut_off: Tensor) -> str:
+    """Text for foreground that reaches the border of the window. cut_off: "b n" bool (`Samples.cut_off`)."""
+    b, n = cut_off.shape
+    part = "×".join(str(stop - start) for start, stop in window)
+    most = int(cut_off.sum(1).max())
+    which = f"in {most} of {n} samples"
+    if b > 1:
+        which = f"in up to {most} of {n} samples of {int(cut_off.any(1).sum())} of {b} images"
+    return (
+        f"{which}, the foreground reaches the border of the central {part} "
+        "pixels, the part that the model labels: objects that extend beyond it are cut off with a straight edge. Crop "
+        "the image so that the object is in its center, at the scale of the training images"
+    )

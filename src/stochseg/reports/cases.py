@@ -55,7 +55,7 @@ def draw_case(
     """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
     example = data[index].rated(data.info.ignore)
     image = match_normalization(example.image, data.info, model.info)[None]
-    samples = model.sample(image, **options.model_dump()).to("cpu")
+    samples = model.sample(image, **options.model_dump(), allow_unusual_input=True).to("cpu")
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(samples.labels, batch.raters, batch.mask)
     return ImageReport(

@@ -20,6 +20,7 @@ from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
+from stochseg.models.intensities import measure_intensities
 from stochseg.models.io import load, save
 from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
@@ -34,7 +35,7 @@ from stochseg.training.log import Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
-from stochseg.types import Batch, Example, Samples
+from stochseg.types import Batch, DatasetInfo, Example, Samples
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -44,6 +45,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 # Keys that a resumed run may change: they do not affect what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
+
+
+MEASURED_IMAGES = 64
+"""Training images whose intensities are measured, evenly spaced."""
 
 
 class TrainingDiverged(UserError):
@@ -132,6 +137,12 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     return data if config.data.size is None else Resized(data, config.data.size)
 
 
+def _with_intensities(data: SegmentationData) -> DatasetInfo:
+    """The facts about the data with the intensities of some images, by which the model knows what it was trained on."""
+    images = (data[i].image for i in spread(len(data), MEASURED_IMAGES))
+    return data.info.model_copy(update={"intensities": measure_intensities(images, data.info.normalization)})
+
+
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     file = out / CONFIG_FILE
     if file.exists() and not resume:
@@ -172,7 +183,7 @@ class _Run:
             world=processes.world,
         )
         torch.manual_seed(config.seed)
-        self.model = build(config.model.name, train_data.info, config.model.options)
+        self.model = build(config.model.name, _with_intensities(train_data), config.model.options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
             if config.start_from is not None:
@@ -320,7 +331,8 @@ class _Run:
         score, rows = 0.0, list[tuple[Example, Samples]]()
         for i in self.val_images[self.processes.rank :: self.processes.world]:
             example = self.val_data[i].rated(model.info.ignore)
-            samples = model.sample(example.image[None], config.num_samples, evaluations=config.evaluations).to("cpu")
+            n, evaluations = config.num_samples, config.evaluations
+            samples = model.sample(example.image[None], n, evaluations=evaluations, allow_unusual_input=True).to("cpu")
             batch = Batch.collate([example], model.info.ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()

@@ -1,0 +1,116 @@
+"""Intensities that a model was trained on, and the one check that an image has such intensities.
+
+A network answers anything: floats in 0..1 for gray levels in 0..255, Hounsfield units or a no-data value give label
+maps that look like "nothing found". What an image of the training data can look like is measured when training starts
+(`measure_intensities`) and saved with the model (`DatasetInfo.intensities`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from stochseg.errors import UserError
+from stochseg.types import DatasetInfo, Intensities, Normalization
+
+EIGHT_BITS = 255.0
+OVERSHOOT = 0.1
+"""Fraction of 0..255 by which resampled 8-bit images may leave it."""
+FRACTIONS = 20.0
+"""Values in -1..1 with a fractional part are of another scale if the training data reach this value."""
+MIN_SPAN = 0.1
+"""Fraction of the smallest span of a training image below which an image is of another scale."""
+BRIGHTER = 1 / 3
+"""Fraction of that span by which the lowest value of an image may exceed those of all training images."""
+FAR = 20.0
+"""Standard deviations that count as far for a model whose training intensities are unknown."""
+ANYWAY = "to sample it anyway, pass allow_unusual_input=True (--allow-unusual-input)"
+
+
+def measure_intensities(images: Iterable[Tensor], normalization: Normalization) -> Intensities | None:
+    """Measure the raw intensities of normalized images "c *space"; None without images that are not constant."""
+    ends = [torch.stack(torch.aminmax(normalization.inverse(image).flatten(1), dim=1)) for image in images]
+    if not ends:
+        return None
+    low, high = torch.stack(ends, dim=1).double()  # "images channels" each
+    span = (high - low).masked_fill(high <= low, torch.inf).amin(0)
+    if not bool(torch.isfinite(span).all()):
+        return None
+    found = {"lowest": low.amin(0), "highest": high.amax(0), "darkest": low.amax(0), "span": span}
+    return Intensities.parse({key: [round(v, 4) for v in values.tolist()] for key, values in found.items()})
+
+
+def check_intensities(image: Tensor, info: DatasetInfo, *, normalized: bool = False) -> None:
+    """Raise a UserError for an image that `describe_unusual` describes; arguments as there."""
+    problem = describe_unusual(image, info, normalized=normalized)
+    if problem:
+        raise UserError(f"image: {problem}. If they are right, {ANYWAY}")
+
+
+def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = False) -> str:
+    """Describe why an image cannot be one of the data that the model was trained on, with the remedy; "" if it can.
+
+    Args:
+        image: normalized "c *space", of one image or of a volume.
+        info: facts about the training data. Without `intensities`, the normalization tells what to expect.
+        normalized: whether the user passed normalized values, not raw ones.
+    """
+    raw = info.normalization.inverse(image.detach().double().cpu().flatten(1)[:, None]).flatten(1)
+    problem = _find_problem(raw, info.intensities or _assumed(info.normalization, normalized))
+    tensor = ". A tensor is taken as normalized: pass raw intensities as a numpy array"
+    return f"its intensities {problem}{tensor * normalized}" if problem else ""
+
+
+def _find_problem(raw: Tensor, known: Intensities) -> str:
+    """What is wrong with raw intensities "c p" in float64, and the remedy; "" if nothing is."""
+    low, high = torch.aminmax(raw, dim=1)
+    lowest, highest, darkest, span = (torch.tensor(values, dtype=torch.float64) for _, values in known)
+    eight_bits = float(lowest.min()) >= 0 and 1 < float(highest.max()) <= EIGHT_BITS
+    ends = (torch.tensor(0.0), torch.tensor(EIGHT_BITS)) if eight_bits else (lowest, highest)
+    room = (ends[1] - ends[0]) * (OVERSHOOT if eight_bits else 1.0)
+    shown, trained, remedy = _range(low, high), _range(lowest, highest), _scale_remedy(known)
+    varies = high > low  # a constant image, such as an empty slice, has no scale
+    if bool((low < ends[0] - room).any() or (high > ends[1] + room).any()):
+        return f"{shown} are far outside those of the training images, {trained}; {remedy}"
+    if float(highest.max()) > FRACTIONS and _is_fractional(raw):
+        to_scale = "multiply it by 255" if eight_bits and float(low.min()) >= 0 else "undo the scaling"
+        return f"{shown} are fractions, but those of the training images are {trained}; {to_scale}"
+    if bool((varies & (high - low < MIN_SPAN * span)).all()):
+        least = f"those of each training image span at least {float(span.min()):.5g}"
+        return f"{shown} span {float((high - low).max()):.3g}, but {least}; {remedy}"
+    if bool((varies & (low > darkest + BRIGHTER * span)).all()):
+        return f"{shown} are too bright: the lowest of each training image is at most {darkest.max():.5g}; {remedy}"
+    return ""
+
+
+def _assumed(normalization: Normalization, normalized: bool) -> Intensities:
+    """Guess intensities from a normalization: 8-bit gray levels for the default one, else a few deviations."""
+    if normalization == Normalization() and not normalized:  # normalized tensors need not come from 8-bit images
+        return Intensities(lowest=(0.0,), highest=(EIGHT_BITS,), darkest=(EIGHT_BITS,), span=(0.15 * EIGHT_BITS,))
+    mean, std = torch.tensor(normalization.mean), torch.tensor(normalization.std)
+    # A value may lie as far outside of the range as the range is wide, so FAR deviations from the mean.
+    low, high = ((mean + sign * FAR / 3 * std).tolist() for sign in (-1, 1))
+    return Intensities(lowest=low, highest=high, darkest=high, span=(0.3 * std).tolist())
+
+
+def _is_fractional(raw: Tensor) -> bool:
+    return (
+        float(raw.abs().max()) <= 1.01 and float((raw - raw.round()).abs().max()) > 1e-3
+    )  # of a black image: rounding
+
+
+def _scale_remedy(known: Intensities) -> str:
+    ends = zip(known.lowest, known.highest, known.span, strict=True)
+    if all(high - low == span for low, high, span in ends):  # such as LIDC slices, each of which was scaled
+        low, high = f"{min(known.lowest):g}", f"{max(known.highest):g}"
+        return (
+            f"each training image spans all of {low}..{high}: crop yours as the training images were cropped, and map "
+            f"the minimum and the maximum of the crop to {low} and {high}"
+        )
+    return "convert it to the units of the training images (window, scale), and replace no-data values"
+
+
+def _range(low: Tensor, high: Tensor) -> str:
+    return f"{float(low.min()):.5g}..{float(high.max()):.5g}"
