@@ -104,8 +104,8 @@ def test_an_input_without_finite_output_fails_alone(tmp_path, bad):
     assert [o.status for o in outcomes] == ["failed" if i == bad else "done" for i in range(3)]
     assert "NaN or infinite" in outcomes[bad].problem
     assert not (tmp_path / "out" / str(bad)).exists()
-    refused = predict(network, [tmp_path], tmp_path / "other", QUICK)[bad]
-    assert "--allow-unusual-input" in refused.problem  # before any work
+    refused = predict(network, [tmp_path], tmp_path / "other", QUICK)[0]  # before any work
+    assert (Path(refused.source).stem, "--allow-unusual-input" in refused.problem) == (str(bad), True)
 
 
 def test_notice_if_training_images_were_resized(tmp_path):

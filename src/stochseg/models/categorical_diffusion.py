@@ -14,7 +14,18 @@ from stochseg import core
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.diffusion import Diffusion, DiffusionConfig
 from stochseg.models.raters import Target, draw_pairs, time_steps
-from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions, chunks, cut_window
+from stochseg.models.sampling import (
+    Drawing,
+    Drawn,
+    Keys,
+    Report,
+    Rows,
+    SamplingOptions,
+    broken_rows,
+    chunks,
+    cut_window,
+    mark_broken,
+)
 from stochseg.networks import Condition, Denoiser, Tiled
 from stochseg.networks.sharing import shared_copy
 from stochseg.types import DatasetInfo, Losses
@@ -134,17 +145,20 @@ class CategoricalDiffusion(Diffusion):
         Where it proposes a mixture, one component is drawn and its p0 returned, which is a draw from the mixture.
         """
         local = condition[rows]
+        broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
 
         def denoise(x_t: Tensor, t: Tensor) -> Tensor:
+            nonlocal broken  # once NaN, always NaN: the labels of the next step look sound
             if first is not None and int(t[0]) == self.process.num_timesteps:
                 log_weight, logits = (part[rows] for part in first)
             else:
                 log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), local)
+            broken = broken | broken_rows(log_weight, logits)
             if log_weight.shape[1] == 1:
-                return logits[:, 0].float()
+                return mark_broken(logits[:, 0].float(), broken)
             u = noise.uniform((len(x_t), 1)).to(x_t.device)
             component = core.draw_categorical(log_weight[:, :, None], u)[:, 0]
-            return logits[torch.arange(len(x_t), device=x_t.device), component].float()
+            return mark_broken(logits[torch.arange(len(x_t), device=x_t.device), component].float(), broken)
 
         return denoise
 

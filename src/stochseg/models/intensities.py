@@ -71,17 +71,17 @@ def _find_problem(raw: Tensor, known: Intensities) -> str:
     ends = (torch.tensor(0.0), torch.tensor(EIGHT_BITS)) if eight_bits else (lowest, highest)
     room = (ends[1] - ends[0]) * (OVERSHOOT if eight_bits else 1.0)
     shown, trained, remedy = _range(low, high), _range(lowest, highest), _scale_remedy(known)
-    varies = high > low  # a constant image, such as an empty slice, has no scale
     if bool((low < ends[0] - room).any() or (high > ends[1] + room).any()):
         return f"{shown} are far outside those of the training images, {trained}; {remedy}"
     if float(highest.max()) > FRACTIONS and _is_fractional(raw):
         to_scale = "multiply it by 255" if eight_bits and float(low.min()) >= 0 else "undo the scaling"
         return f"{shown} are fractions, but those of the training images are {trained}; {to_scale}"
-    if bool((varies & (high - low < MIN_SPAN * span)).all()):
-        least = f"those of each training image span at least {float(span.min()):.5g}"
-        return f"{shown} span {float((high - low).max()):.3g}, but {least}; {remedy}"
-    if bool((varies & (low > darkest + BRIGHTER * span)).all()):
-        return f"{shown} are too bright: the lowest of each training image is at most {darkest.max():.5g}; {remedy}"
+    # Over all channels, a training image starts at min(darkest) or below and spans at least max(span).
+    start, width, least = float(low.min()), float(high.max() - low.min()), float(span.max())
+    if 0 < width < MIN_SPAN * least:  # a constant image, such as an empty slice, has no scale
+        return f"{shown} span {width:.3g}, but those of each training image at least {least:.5g}; {remedy}"
+    if width > 0 and start > float(darkest.min()) + BRIGHTER * least:
+        return f"{shown} start too high: each training image has values of {darkest.min():.5g} or below; {remedy}"
     return ""
 
 

@@ -154,6 +154,16 @@ def draw_samples(
     return Samples(labels.view(b, n, *size), mean, weights, options.seed, evaluations, info)
 
 
+def broken_rows(*outputs: Tensor) -> Tensor:
+    """Rows "m" bool of network outputs "m …" in which a value is NaN or infinite, on their device."""
+    return ~torch.stack([torch.isfinite(x).flatten(1).all(1) for x in outputs]).all(0)
+
+
+def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
+    """Replace the rows of "m …" where `broken` "m" is True by NaN, so that labels drawn from NaN do not hide it."""
+    return x.masked_fill(broken.view(-1, *[1] * (x.ndim - 1)), torch.nan)
+
+
 def check_finite(samples: Samples) -> None:
     """Raise a UserError if a probability is NaN or infinite: its arg-max would be a label all the same.
 

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from stochseg.core import Noise, SeededNoise, draw_categorical, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
+from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop, one_hot
 from stochseg.types import DatasetInfo, Losses
@@ -170,7 +170,8 @@ class MoSE(StochasticSegmenter):
             else:
                 expert = draw_categorical(log_gate[rows.image, :, None], u[:, :1])[:, 0]
             code = self.experts.code(expert, draw_normal(u[:, 1:]))
-            return self.experts.decode(features, rows.image, code).softmax(1)
+            probabilities = self.experts.decode(features, rows.image, code).softmax(1)
+            return mark_broken(probabilities, broken_rows(log_gate[rows.image]))
 
         return one_pass(predict, self._gate_weights(log_gate, n) if config.weighted else equal)
 

@@ -70,6 +70,7 @@ class LowRankNormal:
         with torch.no_grad():
             root, failed = torch.linalg.cholesky_ex(self._capacitance())
             sound = (failed == 0) & root.isfinite().all((-2, -1))
+            sound |= ~self.factor.isfinite().flatten(1).all(1)  # NaN from the network must not look like a covariance
         if bool(sound.all()):
             return self
         return replace(self, factor=torch.where(sound[:, None, None, None, None], self.factor, 0.0))
