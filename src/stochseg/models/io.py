@@ -128,8 +128,14 @@ def find_model(path: Path) -> Path:
     for folder in candidates:
         recover_folder(folder)
     for folder in candidates:
-        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+        missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+        if not missing:
             return folder
+        if folder.parent == path and folder.name == "best" and folder.exists():  # `last` is another model
+            raise UserError(
+                f"{folder} is incomplete, {' and '.join(missing)} missing; copy it again, or remove it to use the last "
+                f"checkpoint in {path / 'last'}"
+            )
     if str(path) in list_bundled() and not is_model(path):  # such as a folder of data
         return SHIPPED / path
     if not path.exists():
