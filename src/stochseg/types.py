@@ -6,6 +6,7 @@ axes.
 
 from __future__ import annotations
 
+import colorsys
 import json
 import zipfile
 from collections.abc import Sequence
@@ -31,6 +32,17 @@ Window = tuple[tuple[int, int], ...]
 
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
+
+
+def distinct_colors(first: Sequence[str], count: int) -> tuple[str, ...]:
+    """`count` colors "#rrggbb": the first ones as given, then hues a golden angle apart.
+
+    >>> distinct_colors(["#000000"], 3)
+    ('#000000', '#e64949', '#4973e6')
+    """
+    hues = ((i * 0.618034) % 1 for i in range(max(0, count - len(first))))
+    more = (colorsys.hsv_to_rgb(hue, 0.68, 0.9) for hue in hues)
+    return (*first[:count], *("#" + "".join(f"{int(255 * part):02x}" for part in color) for color in more))
 
 
 class Normalization(Config):
@@ -127,7 +139,7 @@ class DatasetInfo(Config):
         """One color per class, "#rrggbb"."""
         if self.palette:
             return self.palette
-        return tuple(DEFAULT_PALETTE[i % len(DEFAULT_PALETTE)] for i in range(self.num_classes))
+        return distinct_colors(DEFAULT_PALETTE, self.num_classes)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def test_pictures_are_to_scale():
         figures.value_map(np.zeros((40, 120)), 1.0, "magma", "", image.aspect),
         figures.overlay(image.picture, image.aspect, draw_labels, disc[0].numpy(), INFO),
         figures.overlay(image.picture, image.aspect, draw_samples, disc.numpy(), np.ones(1), INFO, [1]),
-        figures.overlay(image.picture, image.aspect, draw_raters, disc.numpy(), ["one"]),
+        figures.overlay(image.picture, image.aspect, draw_raters, disc.numpy()),
     ):
         axis = figure.axes[0]
         axis.apply_aspect()

@@ -10,7 +10,8 @@ from stochseg.analysis.measurement import COMPARISONS, Measurement
 from stochseg.analysis.measures import MEASURES, VOLUME
 from stochseg.errors import UserError
 
-_NAMES = (*MEASURES, VOLUME)
+_UNITS = {what: unit for what, (_, unit) in MEASURES.items()} | {VOLUME: "{}³"}
+_NAMES = tuple(_UNITS)
 _FORM = re.compile(
     rf"\s*(?P<what>{'|'.join(_NAMES)})(\s+of\s+(?P<label>.+?))?\s*(?P<sign>>=|<=|>|<|==)\s*"
     r"(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*(?P<unit>(mm|px)[²³23]?)?\s*"
@@ -63,7 +64,25 @@ class Question:
                 f'({", ".join(_NAMES)}), one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
         unit = (form["unit"] or "").replace("2", "²").replace("3", "³")
+        units = [_UNITS[form["what"]].format(length) for length in ("mm", "px")]
+        if unit and unit not in units:
+            likely = units["px" in unit]
+            remedy = f"write {likely}, not {unit}" if likely else f"omit {unit}: it has no unit"
+            raise UserError(f"question {text!r}: the {form['what']} cannot be in {unit}; {remedy}")
         return cls(form["what"], form["label"] or "", form["sign"], float(form["number"]), unit)
+
+    def problem(self, *, volume: bool, in_mm: bool) -> str:
+        """Why an image cannot answer the question, with the remedy; "" if it can.
+
+        volume: whether it is a volume; in_mm: whether its pixel size is known.
+        """
+        if self.what == VOLUME and not volume:
+            return "it is not a volume; ask for an area or a diameter"
+        if "px" in self.unit and in_mm:
+            return "it is measured in mm; ask in mm"
+        if "mm" in self.unit and not in_mm:
+            return "its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in px"
+        return ""
 
     def __str__(self) -> str:
         of_class = f" of {self.label}" if self.label else ""
@@ -76,8 +95,9 @@ class Question:
             UserError: if the measurement has another unit.
         """
         if self.unit and self.unit != measured.unit:
-            remedy = "ask in that unit" if "mm" in measured.unit else "pass the pixel size with --spacing ROW,COLUMN"
-            unit = measured.unit or "no unit"
-            raise UserError(f"question {str(self)!r} is in {self.unit}, but the measurement is in {unit}; {remedy}")
+            raise UserError(
+                f"question {str(self)!r} is in {self.unit}, but the measurement is in {measured.unit or 'no unit'}; "
+                "ask in that unit, or pass the pixel size"
+            )
         probability = measured.probability(self.comparison, self.threshold)
         return Answer(probability, jeffreys_interval(probability, measured.effective_count))

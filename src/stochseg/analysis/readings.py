@@ -47,7 +47,12 @@ class Hypothesis:
 
 
 class Hypotheses(list[Hypothesis]):
-    """A list of the readings of one image, printed one per line and shown as a table in notebooks."""
+    """A list of the readings of one image, printed one per line and shown as a table in notebooks.
+
+    info: names and colors of the classes, for the table.
+    """
+
+    info: DatasetInfo | None = None
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self))
@@ -107,10 +112,12 @@ def hypotheses(
     readings.sort(key=lambda members: (-weights[members].sum(), members[0]))
     medoids = [_medoid(iou, weights, members) for members in readings]
     names = name_readings(image.labels[medoids].numpy(), class_names(image.info))
-    return Hypotheses(
+    found = Hypotheses(
         _hypothesis(image, iou, members, medoid, name, confidence)
         for members, medoid, name in zip(readings, medoids, names, strict=True)
     )
+    found.info = image.info
+    return found
 
 
 def _members(image: ImageSamples, iou: Matrix, max_readings: int, min_separation: float) -> list[Groups]:

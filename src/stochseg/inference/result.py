@@ -61,7 +61,9 @@ class StackResult:
         """Return one slice as `Samples`, of which every `stride`-th pixel is kept."""
         pixels = (slice(index, index + 1), slice(None), slice(None, None, stride), slice(None, None, stride))
         labels, mean = torch.from_numpy(self.labels[pixels].astype(np.int64)), torch.from_numpy(self.mean[pixels])
-        return Samples(labels, mean, torch.from_numpy(self.weights[index : index + 1]), 0, self.evaluations)
+        window = self.window and tuple((start // stride, -(-stop // stride)) for start, stop in self.window)
+        weights = torch.from_numpy(self.weights[index : index + 1])
+        return Samples(labels, mean, weights, 0, self.evaluations, window=window)
 
 
 def to_numpy(samples: Samples) -> dict[str, npt.NDArray[Any]]:

@@ -15,11 +15,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
-from stochseg.plotting.outlines import RATER_COLORS, draw_outline, fit_axes
+from stochseg.plotting.outlines import add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Example, Samples
 
 CELL = 1.15  # inches per picture
+RATERS = 6  # in one row of pictures
 PAGE = 10.0  # inches; wider figures are shown reduced to this width
 HEAD = 9.0  # points of the column heads after that
 MAX_HEAD = 15.0  # points that fit over a picture
@@ -28,71 +29,102 @@ AxesGrid = npt.NDArray[Any]
 """Axes "rows columns"."""
 
 
-def qualitative(
-    rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, max_raters: int = 4, max_samples: int = 6
-) -> Figure:
-    """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3)."""
-    raters = min(max_raters, max(len(example.raters) for example, _ in rows))
+def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, max_samples: int = 6) -> Figure:
+    """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3).
+
+    Images of more than `RATERS` raters take several rows.
+    """
+    raters = min(RATERS, max(len(example.raters) for example, _ in rows))
     samples = min(max_samples, *(out.labels.shape[1] for _, out in rows))
-    heads = ["image", *(f"rater {i + 1}" for i in range(raters)), "mean", "entropy"]
-    heads += [f"sample {i + 1}" for i in range(samples)]
-    figure, axes = _grid(len(rows), len(heads), rows[0][0].image.shape[-2:])
+    lines = [-(-len(example.raters) // raters) for example, _ in rows]
+    names = [rater_names(example) for example, _ in rows]
+    common = max(names, key=len)  # heads of all rows, if they fit all
+    alike = max(lines) == 1 and all(common[: len(each)] == each for each in names)
+    heads = ["image", *[""] * raters, "mean", "entropy", *(f"sample {i + 1}" for i in range(samples))]
+    figure, axes = _grid(sum(lines), len(heads), rows[0][0].image.shape[-2:])
     _add_heads(axes[0], heads)
-    for line, (example, out) in zip(axes, rows, strict=True):
-        _show(line[0], image_to_rgb(example.image, info.normalization))
-        _show_labels(line[1 : 1 + raters], example.raters, info)
-        _show(line[1 + raters], mean_to_rgb(out.mean[0], info))
-        show_entropy(line[2 + raters], out.entropy[0], info)
-        _show_labels(line[3 + raters :], out.labels[0], info)
+    if alike:
+        _add_heads(axes[0, 1:], common)
+    for (example, out), own, block in zip(rows, names, np.split(axes, np.cumsum(lines)[:-1]), strict=True):
+        first, cells = block[0], block[:, 1 : 1 + raters].flatten()
+        _show(first[0], image_to_rgb(example.image, info.normalization))
+        _show_labels(cells, example.raters, info)
+        if not alike:
+            _add_heads(cells, own)
+        _show(first[1 + raters], mean_to_rgb(out.mean[0], info))
+        show_entropy(first[2 + raters], out.entropy[0], info)
+        _show_labels(first[3 + raters :], out.labels[0], info)
+    _add_class_legend(figure, info)
     return figure
 
 
 def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw the image and its raters in the first row, then one row per method with mean and samples."""
+    """Draw the image and its raters in the first rows, then one row per method with mean and samples."""
     names = {name: textwrap.fill(name, 24) for name in samples}
     widest = max(len(line) for name in names.values() for line in name.splitlines())
     name_width = max(1.0, 0.09 * widest / CELL)  # in cells
-    figure, axes = _grid(1 + len(samples), 2 + columns, example.image.shape[-2:], first=name_width)
-    _add_heads(axes[0], ["", "image", *(f"rater {i + 1}" for i in range(min(columns, len(example.raters))))])
-    _add_heads(axes[1], ["", "mean", *(f"sample {i + 1}" for i in range(columns))])
+    lines = -(-len(example.raters) // columns)
+    figure, axes = _grid(lines + len(samples), 2 + columns, example.image.shape[-2:], first=name_width)
+    _add_heads(axes[0], ["", "image"])
+    _add_heads(axes[lines], ["", "mean", *(f"sample {i + 1}" for i in range(columns))])
     _show(axes[0, 1], image_to_rgb(example.image, info.normalization))
-    _show_labels(axes[0, 2:], example.raters, info)
-    for line, (name, out) in zip(axes[1:], samples.items(), strict=True):
+    cells = axes[:lines, 2:].flatten()
+    _add_heads(cells, rater_names(example))
+    _show_labels(cells, example.raters, info)
+    for line, (name, out) in zip(axes[lines:], samples.items(), strict=True):
         line[0].text(0.5, 0.5, names[name], ha="center", va="center", fontsize=_head_size(line[0]))
         _show(line[1], mean_to_rgb(out.mean[0], info))
         _show_labels(line[2:], out.labels[0], info)
+    _add_class_legend(figure, info)
     return figure
 
 
 def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw an image "c h w" with mean, entropy and fused map in the first row, then all its samples."""
-    n = out.labels.shape[1]
-    figure, axes = _grid(1 + -(-n // columns), columns, image.shape[-2:])
+    """Draw an image "c h w" with mean, entropy and fused map, the probability of each of several classes, and all
+    samples."""
+    n, maps = out.labels.shape[1], info.num_classes - 1 if info.num_classes > 2 else 0
+    lines = -(-maps // columns)
+    figure, axes = _grid(1 + lines + -(-n // columns), columns, image.shape[-2:])
     _add_heads(axes[0], ["image", "mean", "entropy", "fused"])
     _show(axes[0, 0], image_to_rgb(image, info.normalization))
     _show(axes[0, 1], mean_to_rgb(out.mean[0], info))
     show_entropy(axes[0, 2], out.entropy[0], info)
     _show_labels(axes[0, 3:], out.fused(), info)
-    _add_heads(axes[1:].flat, [f"sample {i}" for i in range(n)])
-    _show_labels(axes[1:].flat, out.labels[0], info)
+    draw_window(axes[0, 0], out.window)
+    for axis, label in zip(axes[1 : 1 + lines].flat, range(1, 1 + maps), strict=False):
+        axis.imshow(out.mean[0, label].cpu().numpy(), cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+        _add_heads([axis], [f"P({info.names[label]})"])
+    _add_heads(axes[1 + lines :].flat, [f"sample {i}" for i in range(n)])
+    _show_labels(axes[1 + lines :].flat, out.labels[0], info)
+    _add_class_legend(figure, info)
     return figure
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
     """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class."""
     rows = -(-len(examples) // columns)
-    figure = Figure(figsize=(1.9 * columns, 2.1 * rows), layout="constrained")
+    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.3), layout="constrained")
     axes = bare_axes(figure, rows, columns)
+    several = [example for example in examples if len(example.raters) > 1]
+    raters = list(dict.fromkeys(name for example in several for name in rater_names(example)))
+    colors = dict(zip(raters, rater_colors(len(raters)), strict=True))
     for axis, example in zip(axes.flat, examples, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
         name = example.id if len(example.id) <= 17 else f"…{example.id[-16:]}"
         axis.set_title(f"{name}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
-        for k, labels in enumerate(example.raters.numpy()):
+        for rater, labels in zip(rater_names(example), example.raters.numpy(), strict=True):
             for label in range(1, info.num_classes):
-                color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
+                color = info.colors[label] if len(example.raters) == 1 else colors[rater]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
         fit_axes(axis, example.image.shape[-2:])
+    of_classes = class_legend(info) if len(several) < len(examples) else []
+    add_legend(figure, [*colors.items(), *of_classes])
     return figure
+
+
+def rater_names(example: Example) -> tuple[str, ...]:
+    """Names of the raters, "rater 1", "rater 2" … if they are unknown."""
+    return example.rater_names or tuple(f"rater {i + 1}" for i in range(len(example.raters)))
 
 
 def forward_process(
@@ -144,7 +176,13 @@ def _head_size(axis: Axes) -> float:
 
 def _add_heads(axes: Iterable[Axes], heads: Sequence[str]) -> None:
     for axis, head in zip(axes, heads, strict=False):
-        axis.set_title(head, fontsize=_head_size(axis), pad=3)
+        axis.set_title(textwrap.fill(head, 14), fontsize=_head_size(axis), pad=3)
+
+
+def _add_class_legend(figure: Figure, info: DatasetInfo) -> None:
+    """Name the colors of the classes below the figure, if there are several beside the background."""
+    if info.num_classes > 2:
+        add_legend(figure, class_legend(info))
 
 
 def _show(axis: Axes, picture: FloatArray) -> None:

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from stochseg.analysis.image_samples import class_names
 from stochseg.plotting.pictures import FloatArray, LabelArray, palette
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Window, distinct_colors
 
 RATER_COLORS = ("#e8853c", "#4aa3ff", "#57d27e", "#e86bd0", "#f2d64b", "#8de3e0")
-MAX_LEGEND = 8  # entries of a legend over a picture
+LEGEND_COLUMN = 1.6  # inches per name below a figure
+
+Legend = Sequence[tuple[str, str]]
+"""Names with their colors."""
 
 
 def draw_outline(axis: Axes, region: npt.NDArray[np.bool_], color: str, **style: Any) -> None:
@@ -46,23 +51,49 @@ def draw_samples(
             region = flat.reshape(maps.shape[1:]) == label
             draw_outline(axis, region, info.colors[label], linewidths=1.0, alpha=float(max(faintest, part**0.5)))
     fit_axes(axis, picture.shape)
-    if len(labels) > 1:
-        names = class_names(info)
-        _legend(axis, [(names[c], info.colors[c]) for c in labels])
 
 
-def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray, names: Sequence[str]) -> None:
-    """Draw the outlines of every rater "k h w" over a picture "h w 3", one color per rater."""
+def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray) -> None:
+    """Draw the outlines of every rater "k h w" over a picture "h w 3", one of `rater_colors` per rater."""
     axis.imshow(picture, interpolation="nearest")
-    entries = []
-    for i, (labels, name) in enumerate(zip(maps, names, strict=True)):
-        color = RATER_COLORS[i % len(RATER_COLORS)]
+    for i, (labels, color) in enumerate(zip(maps, rater_colors(len(maps)), strict=True)):
         for label in np.unique(labels[labels > 0]):
             # Later raters are thinner, so that both are visible where two drew the same line.
             draw_outline(axis, labels == label, color, linewidths=max(0.7, 2.2 - 0.5 * i))
-        entries.append((name if (labels > 0).any() else f"{name}: nothing", color))
     fit_axes(axis, picture.shape)
-    _legend(axis, entries)
+
+
+def draw_window(axis: Axes, window: Window | None, origin: tuple[float, float] = (0, 0), scale: float = 1) -> None:
+    """Draw a dashed box around the part of an image that its model labels; nothing if that is all of it.
+
+    origin: row and column of the image at the first pixel of the picture; scale: pixels of the picture per pixel.
+    """
+    if window is None:
+        return
+    (top, bottom), (left, right) = (
+        ((start - first) * scale - 0.5, (stop - first) * scale - 0.5)
+        for (start, stop), first in zip(window, origin, strict=True)
+    )
+    box = Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="white", linestyle=(0, (4, 3)))
+    axis.add_patch(box)
+
+
+def rater_colors(count: int) -> tuple[str, ...]:
+    """One color per rater."""
+    return distinct_colors(RATER_COLORS, count)
+
+
+def rater_legend(names: Sequence[str], maps: LabelArray) -> Legend:
+    """Names and colors of the raters of an image "k h w"; who marks nothing is named, too. names: () if unknown."""
+    names = names or tuple(f"rater {i + 1}" for i in range(len(maps)))
+    named = (name if (labels > 0).any() else f"{name}: nothing" for name, labels in zip(names, maps, strict=True))
+    return list(zip(named, rater_colors(len(maps)), strict=True))
+
+
+def class_legend(info: DatasetInfo, labels: Sequence[int] | None = None) -> Legend:
+    """Names and colors of these classes, by default of all except the background."""
+    names = class_names(info)
+    return [(names[c], info.colors[c]) for c in (range(1, info.num_classes) if labels is None else labels)]
 
 
 def draw_labels(axis: Axes, picture: FloatArray, labels: LabelArray, info: DatasetInfo) -> None:
@@ -80,6 +111,11 @@ def fit_axes(axis: Axes, shape: Sequence[int]) -> None:
     axis.set(xlim=(-0.5, shape[1] - 0.5), ylim=(shape[0] - 0.5, -0.5))
 
 
-def _legend(axis: Axes, entries: Sequence[tuple[str, str]]) -> None:
-    handles = [Line2D([], [], color=color, label=name) for name, color in entries[:MAX_LEGEND]]
-    axis.legend(handles=handles, fontsize=8.5, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
+def add_legend(target: Axes | Figure, legend: Legend) -> None:
+    """Add a legend over a picture, or below a figure of constrained layout."""
+    handles = [Line2D([], [], color=color, linewidth=3, label=name) for name, color in legend]
+    if isinstance(target, Axes):
+        target.legend(handles=handles, fontsize=8.5, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
+        return
+    columns = max(1, min(len(legend), int(target.get_size_inches()[0] / LEGEND_COLUMN)))
+    target.legend(handles=handles, fontsize=9, loc="outside lower left", ncols=columns, frameon=False, handlelength=1.2)

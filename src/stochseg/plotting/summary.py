@@ -13,20 +13,22 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 from torch import Tensor
 
-from stochseg.analysis.image_samples import select_image
+from stochseg.analysis.image_samples import class_names, select_image
 from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
 from stochseg.plotting.curves import style_axes
 from stochseg.plotting.grids import bare_axes
-from stochseg.plotting.outlines import draw_labels, draw_samples
+from stochseg.plotting.outlines import add_legend, class_legend, draw_labels, draw_samples, draw_window
 from stochseg.plotting.output import NotebookFigure
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, intensities_to_rgb
 from stochseg.types import DatasetInfo, Samples
 
 CELL = 2.0  # inches per picture
 MAX_READINGS = 5  # with a picture of their own
+MAX_LEGEND = 5  # names over the outlines
+LEAST_PROBABILITY = 0.01  # of a class with a picture of its own
 GRAY = "#444444"
 
 
@@ -39,6 +41,9 @@ def plot(
     index: int | None = None,
 ) -> NotebookFigure:
     """Draw an image with the outlines of all samples, mean, entropy, areas, and the readings with probabilities.
+
+    For more than two classes, the probability of each is drawn. A dashed box is the part that the model labels, if it
+    is not the whole image.
 
     Args:
         image: raw intensities, as a PIL image or an array "h w" or "h w c", or a tensor "c h w" or "1 c h w"
@@ -70,14 +75,19 @@ def plot(
     columns = max(4, min(MAX_READINGS, len(readings)))
     tall = float(np.clip(picture.shape[0] / picture.shape[1], 0.4, 2.0))
     # Wide enough that the height limits every picture, so that all have one size.
+    likely = _likely_classes(samples, index)
+    lines = -(-len(likely) // columns)
+    heights = [CELL * tall + 0.7, *[CELL * tall + 0.5] * lines, CELL * tall + 1.0]
     figure = NotebookFigure(
-        figsize=(1.28 * CELL * columns, 2 * CELL * tall + 1.7),
+        figsize=(1.28 * CELL * columns, sum(heights)),
         layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.06, wspace=0.02, hspace=0.02),
     )
-    halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[CELL * tall + 0.7, CELL * tall + 1.0])
-    top, bottom = np.asarray(halves)[:, 0]
+    top, *middle, bottom = np.asarray(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights))[:, 0]
     outlines, mean, entropy, areas = top.subplots(1, 4, width_ratios=[1, 1, 1, columns - 3])
     draw_samples(outlines, picture, chosen.labels.numpy(), chosen.weights.numpy(), info, labels)
+    draw_window(outlines, samples.window)
+    if 1 < len(labels) <= MAX_LEGEND:  # the pictures of the classes name them all
+        add_legend(outlines, class_legend(info, labels))
     _set_title(outlines, f"outlines of {len(chosen.labels)} samples")
     foreground = (1 - samples.mean[index, 0]).cpu().numpy()
     _show_values(mean, foreground, 1.0, "viridis", "probability of foreground")
@@ -85,8 +95,17 @@ def plot(
     _show_values(entropy, samples.entropy[index].cpu().numpy(), highest, "magma", "entropy (nats)")
     measured = {c: measure(samples, "area", label=c, spacing=spacing, index=index, info=info) for c in labels}
     _show_areas(areas, measured, info)
+    cells = (axis for part in middle for axis in bare_axes(part, 1, columns)[0])
+    for axis, label in zip(cells, likely, strict=False):
+        _show_values(axis, samples.mean[index, label].cpu().numpy(), 1.0, "viridis", f"P({class_names(info)[label]})")
     _show_readings(bottom, picture, readings, len(chosen.labels), info, columns)
     return figure
+
+
+def _likely_classes(samples: Samples, index: int) -> list[int]:
+    """Foreground classes whose probability is drawn: none of two classes, else all that are likely anywhere."""
+    highest = samples.mean[index].flatten(1).amax(1).tolist()
+    return [c for c in range(1, len(highest)) if highest[c] >= LEAST_PROBABILITY] if len(highest) > 2 else []
 
 
 def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo, size: tuple[int, ...]) -> FloatArray:

@@ -27,7 +27,7 @@ def samples_html(samples: Samples) -> str:
         "images": b,
         "samples per image": n,
         "size": f"{h} × {w}",
-        "classes": samples.num_classes,
+        "classes": f"{samples.num_classes}: {', '.join(samples.class_names)}",
         "weights": "equal" if equal else f"{float(weights.min()):.3g} to {float(weights.max()):.3g}",
         "network evaluations per sample": samples.evaluations,
         "seed": samples.seed,
@@ -40,7 +40,9 @@ def samples_html(samples: Samples) -> str:
 def hypotheses_html(readings: Sequence[Hypothesis]) -> str:
     """Table of readings, each with a small picture of its most typical sample."""
     maps = torch.stack([r.medoid for r in readings])
-    info = DatasetInfo(num_classes=1 + max(1, len(readings[0].areas)), image_channels=1)
+    info = getattr(readings, "info", None) or DatasetInfo(
+        num_classes=1 + max(1, len(readings[0].areas)), image_channels=1
+    )
     window = close_up((maps > 0).any(0).numpy()) or EVERYTHING
     body = []
     for reading, labels in zip(readings, maps, strict=True):

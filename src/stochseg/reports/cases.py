@@ -10,6 +10,7 @@ import torch
 
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData
+from stochseg.errors import UserError
 from stochseg.evaluation import Evaluation, match_normalization
 from stochseg.metrics import without_void
 from stochseg.models import StochasticSegmenter
@@ -78,7 +79,10 @@ def check_questions(data: SegmentationData, spacing: tuple[float, float] | None,
     mean = torch.nn.functional.one_hot(raters[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
     samples = Samples(raters, mean, torch.full((1, k), 1 / k), 0)
     picture = image_to_rgb(example.image, data.info.normalization)
-    _ = ImageReport(example.id, picture, samples, data.info, example.spacing or spacing, questions=questions).answers
+    image = ImageReport(example.id, picture, samples, data.info, example.spacing or spacing, questions=questions)
+    for question, answer in zip(questions, image.answers, strict=True):
+        if answer is None:
+            raise UserError(f"question {str(question)!r}: {example.id}: {image.problem_of(question)}")
 
 
 def case_sections(cases: Sequence[Case], result: Evaluation, agreement: Agreement) -> list[Section]:

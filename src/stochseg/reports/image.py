@@ -21,7 +21,15 @@ from stochseg.analysis.readings import Hypotheses, hypotheses
 from stochseg.errors import UserError
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.curves import histogram
-from stochseg.plotting.outlines import draw_labels, draw_raters, draw_samples
+from stochseg.plotting.outlines import (
+    Legend,
+    class_legend,
+    draw_labels,
+    draw_raters,
+    draw_samples,
+    draw_window,
+    rater_legend,
+)
 from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.plotting.pictures import FloatArray, close_up, shrink
 from stochseg.reports.page import Picture, Section, Table, mean_and_interval, number, plural
@@ -30,6 +38,7 @@ from stochseg.types import DatasetInfo, Samples
 MAX_CLASSES = 4  # with histograms of their own
 MAX_READINGS = 6  # with a picture of their own
 READING_DPI = 110
+LEAST_PROBABILITY = 0.01  # of a class with a picture of its own
 DRAWN_MEASURES = ("area", "longest diameter", "perimeter")
 LARGEST = "largest of all slices"
 
@@ -119,27 +128,33 @@ class ImageReport:
     # --- questions ---
 
     @cached_property
-    def answers(self) -> list[Answer]:
-        """Answers to the questions, in their order."""
-        return [question.answer(measured) for question, measured in self._asked]
+    def answers(self) -> list[Answer | None]:
+        """Answers to the questions, in their order; None for those that this image cannot answer."""
+        return [None if measured is None else question.answer(measured) for question, measured in self._asked]
 
     @property
     def answer_texts(self) -> list[str]:
         """Questions with their answers."""
-        pairs = zip(self.questions, self.answers, strict=True)
-        return [f"P({q}) = {a}" + f", {LARGEST}" * (bool(self.volume) and q.what != VOLUME) for q, a in pairs]
+        return [self._answer_text(q, a) for q, a in zip(self.questions, self.answers, strict=True)]
+
+    def _answer_text(self, question: Question, answer: Answer | None) -> str:
+        if answer is None:
+            return f"P({question}): no answer, {self.problem_of(question)}"
+        return f"P({question}) = {answer}" + f", {LARGEST}" * (bool(self.volume) and question.what != VOLUME)
+
+    def problem_of(self, question: Question) -> str:
+        """Why this image cannot answer a question; "" if it can."""
+        return question.problem(volume=bool(self.volume), in_mm=self.spacing is not None)
 
     @cached_property
-    def _asked(self) -> list[tuple[Question, Measurement]]:
-        """The questions, each with the measurement that answers it."""
-        return [(question, self._measurement_of(question)) for question in self.questions]
+    def _asked(self) -> list[tuple[Question, Measurement | None]]:
+        """The questions, each with the measurement that answers it, if there is one."""
+        return [(q, None if self.problem_of(q) else self._measurement_of(q)) for q in self.questions]
 
     def _measurement_of(self, question: Question) -> Measurement:
         label = self._label_of(question)
         if question.what != VOLUME:
             return (self._largest if self.volume else self._measure)(question.what, label)
-        if not self.volume:
-            raise UserError(f"question {str(question)!r}: {self.name} is not a volume; ask for an area or a diameter")
         return self.size if label is None else self.volume[label]
 
     def _label_of(self, question: Question) -> int | None:
@@ -165,7 +180,7 @@ class ImageReport:
 
     def _thresholds(self, measured: Measurement) -> list[float]:
         """Thresholds of the questions about this measurement."""
-        return [question.threshold for question, asked in self._asked if asked.name == measured.name]
+        return [question.threshold for question, asked in self._asked if asked and asked.name == measured.name]
 
     # --- the section ---
 
@@ -173,6 +188,8 @@ class ImageReport:
         """Build the section of the page about this image."""
         words = [text, *self.notes, *(f"{answer}." for answer in self.answer_texts)]
         parts = [self._reading_section(), self._measurement_section()]
+        if self.info.num_classes > 2:
+            parts.insert(0, self._class_section())
         if self.measured:
             parts.append(Section("All measurements", table=self._table(), folded=True))
         pictures = self._pictures()
@@ -194,27 +211,60 @@ class ImageReport:
         mean, entropy = self.samples.mean[0].cpu(), self.samples.entropy[0].cpu()
         picture, maps, foreground, nats = self._view(self._image.labels.numpy(), (1 - mean[0]).numpy(), entropy.numpy())
         where = f", {self.slice_name}" if self.slice_name else ""
-        weights = self._image.weights.numpy()
         found = []
         if self.window is not None:
             whole = figures.locator(self.picture, self.window, self.aspect)
-            found.append(_pixels(whole, f"The whole image{where}.", "The other pictures show the box."))
+            draw_window(whole.axes[0], self.samples.window, scale=shrink(self.picture)[0].shape[0] / len(self.picture))
+            found.append(_pixels(whole, f"The whole image{where}.", "The other pictures show the box." + self._dashed))
         if self.raters is not None:
             _, drawn = self._view(self.raters.numpy())
-            names = self.rater_names or tuple(f"rater {i + 1}" for i in range(len(drawn)))
-            raters = figures.overlay(picture, self.aspect, draw_raters, drawn, names)
-            found.append(_pixels(raters, f"{plural(len(drawn), 'rater')}.", "One color per rater."))
+            raters = figures.overlay(picture, self.aspect, draw_raters, drawn)
+            legend = rater_legend(self.rater_names, self.raters.numpy())
+            found.append(_pixels(raters, f"{plural(len(drawn), 'rater')}.", "One color per rater:", legend))
+        weights = self._image.weights.numpy()
         outlines = figures.overlay(picture, self.aspect, draw_samples, maps, weights, self.info, self.labels)
+        self._draw_window(outlines, picture)
         mean_map = figures.value_map(foreground, 1.0, "viridis", "prob.", self.aspect)
         entropy_map = figures.value_map(nats, float(np.log(self.info.num_classes)), "magma", "nats", self.aspect)
         certain = "Each line is one plausible segmentation; the border is certain where many coincide."
+        certain += self._dashed if self.window is None else ""
         yellow = "Dark: no sample marks the pixel; yellow: all samples do."
+        legend = class_legend(self.info, self.labels) if self.info.num_classes > 2 else []
         return [
             *found,
-            _pixels(outlines, f"Outlines of {plural(len(maps), 'sample')}{where}.", certain),
+            _pixels(outlines, f"Outlines of {plural(len(maps), 'sample')}{where}.", certain, legend),
             _pixels(mean_map, "Mean probability of foreground.", yellow),
             _pixels(entropy_map, "Entropy.", "Bright where the samples disagree, dark where they agree."),
         ]
+
+    @property
+    def _dashed(self) -> str:
+        """Caption of the box of `draw_window`."""
+        return " The model labels the inside of the dashed box." if self.samples.window is not None else ""
+
+    def _draw_window(self, figure: Figure, picture: FloatArray) -> None:
+        """Draw the part that the model labels over a picture of `_view`."""
+        rows, columns = self.window or (slice(0, None), slice(0, None))
+        scale = len(picture) / len(self.picture[rows])
+        draw_window(figure.axes[0], self.samples.window, (rows.start, columns.start), scale)
+
+    def _class_section(self) -> Section:
+        """Mean probability of every foreground class, for more than two classes."""
+        names, mean = class_names(self.info), self.samples.mean[0].cpu().numpy()
+        shown = [c for c in range(1, self.info.num_classes) if mean[c].max() >= LEAST_PROBABILITY]
+        _, *maps = self._view(*(mean[c] for c in shown))
+        pictures = [
+            Picture(
+                embed_picture(figures.value_map(values, 1.0, "viridis", "prob.", self.aspect), READING_DPI),
+                f"{names[c]}.",
+                f"At most {values.max():.0%}.",
+                legend=[("", self.info.colors[c])],
+            )
+            for c, values in zip(shown, maps, strict=True)
+        ]
+        rest = ", ".join(names[c] for c in range(1, self.info.num_classes) if c not in shown)
+        text = f" Below {LEAST_PROBABILITY:.0%} at every pixel: {rest}." if rest else ""
+        return Section("Probability of each class", f"Mean of all samples.{text}", pictures=pictures, width=9.5)
 
     def _reading_section(self) -> Section:
         picture, *medoids = self._view(*(r.medoid.numpy() for r in self.readings[:MAX_READINGS]))
@@ -260,7 +310,7 @@ class ImageReport:
         volumes = [(measured, c, None) for c, measured in self.volume.items() if measured.values.any()]
         drawn: list[tuple[Measurement, int, Measurement | None]] = [*volumes[:MAX_CLASSES]]
         if self.volume:  # questions about a volume refer to all slices, the measurements below to one slice
-            asked = {m.name: (m, self._label_of(q) or 1, None) for q, m in self._asked if q.what != VOLUME}
+            asked = {m.name: (m, self._label_of(q) or 1, None) for q, m in self._asked if m and q.what != VOLUME}
             drawn += asked.values()
         of_image = ((c, what) for c in shown for what in kinds)
         return drawn + [(self.measured[key], key[0], self.rater_measured.get(key)) for key in of_image]
@@ -272,7 +322,8 @@ class ImageReport:
 
     def _table(self) -> Table:
         head = ["measure", "unit", "mean", "std", "median", "90% of samples"]
-        head += ["raters"] if self.rater_measured else []
+        names = f" ({', '.join(self.rater_names)})" if self.rater_names else ""
+        head += [f"raters{names}"] if self.rater_measured else []
         rows = []
         for key, m in {**{(c, VOLUME): m for c, m in self.volume.items()}, **self.measured}.items():
             low, high = m.interval(0.9)
@@ -284,5 +335,5 @@ class ImageReport:
         return Table(head, rows)
 
 
-def _pixels(figure: Figure, title: str, caption: str) -> Picture:
-    return Picture(embed_picture(figure), title, caption)
+def _pixels(figure: Figure, title: str, caption: str, legend: Legend = ()) -> Picture:
+    return Picture(embed_picture(figure), title, caption, legend=legend)

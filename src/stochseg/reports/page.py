@@ -17,12 +17,16 @@ DISCLAIMER = "Research software: not a medical device."
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture inside the page. uri: "data:…"; title: in bold; caption: what to look for; wide: a row of its own."""
+    """A picture inside the page.
+
+    uri: "data:…"; title: in bold; caption: what to look for; wide: a row of its own; legend: names with colors.
+    """
 
     uri: str
     title: str
     caption: str = ""
     wide: bool = False
+    legend: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def report_predictions(
         The answers, one line per input and question.
 
     Raises:
-        UserError: if there is no result, if one is damaged, or if a question cannot be answered.
+        UserError: if there is no result, if one is damaged, or if no input can answer a question.
     """
     folders = find_results(path)
     if not folders:
@@ -52,6 +52,8 @@ def report_predictions(
         )
     results = [read_result(folder) for folder in folders]  # report damaged ones before the work starts
     chosen = spread(len(folders), limit)
+    for question in questions:
+        _check_question(question, [results[i] for i in chosen], spacing)
     rows, answers, sections = [], [], []
     for done, i in enumerate(chosen, start=1):
         image = read_image(folders[i], results[i], spacing, questions)
@@ -74,6 +76,16 @@ def report_predictions(
     return answers
 
 
+def _check_question(question: Question, results: Sequence[Result], spacing: tuple[float, float] | None) -> None:
+    """Raise a UserError if no input can answer a question. One of another kind has no answer, the others have."""
+    problems = [
+        question.problem(volume=result.image.slices > 1, in_mm=(result.image.spacing_mm or spacing) is not None)
+        for result in results
+    ]
+    if all(problems):
+        raise UserError(f"question {str(question)!r}: {results[0].source}: {problems[0]}")
+
+
 def _facts(result: Result) -> str:
     image = result.image
     slices = f"{image.slices} slices of " if image.slices > 1 else ""
@@ -91,7 +103,7 @@ def _overview_row(image: ImageReport) -> list[str]:
         f"{first.name} {Answer(first.probability, first.interval)}",
         f"{image.size.probability('>', 0):.0%}",
         mean_and_interval(image.size),
-        *(str(answer) for answer in image.answers),
+        *("no answer" if answer is None else str(answer) for answer in image.answers),
     ]
 
 

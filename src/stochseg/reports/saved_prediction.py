@@ -100,6 +100,7 @@ class Result(Part):
     classes: tuple[ClassSizes, ...] = Field(min_length=2)
     weights: tuple[tuple[float, ...], ...] | None = None
     overlay_slice: int = 0
+    window: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def info(self) -> DatasetInfo:
@@ -190,6 +191,7 @@ def read_image(
         result.sample_weights(index),
         int(result.options.get("seed", 0)),
         result.evaluations,
+        window=result.window,
     )
     return ImageReport(
         folder.resolve().name,

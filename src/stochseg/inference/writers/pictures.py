@@ -25,7 +25,8 @@ def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
     if prediction.stack.dpi is not None:
         options |= {"resolution": prediction.stack.dpi, "resolutionunit": "INCH"}
     array = getattr(prediction.result, part)[0]
-    tifffile.imwrite(file, array, metadata={"axes": AXES[part]}, **options)
+    names = {"class_names": prediction.info.names} if part == "mean" else {}  # of its pages
+    tifffile.imwrite(file, array, metadata={"axes": AXES[part], **names}, **options)
 
 
 def write_palette_png(prediction: Prediction, file: Path) -> None:

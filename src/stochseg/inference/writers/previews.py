@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from stochseg.inference.result import LabelArray
 from stochseg.inference.writers.base import Prediction
 from stochseg.plotting import overview, write_figure
 from stochseg.plotting.pictures import rgb_bytes, to_eight_bits
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Window
 
 OPACITY = 0.45
 """Of the colors that the overlay lays over the image."""
+WINDOW_COLOR = (255, 213, 74)
 SIDE = 512
 """Pixels of the longer side: at least of an overlay, at most of one panel of an overview."""
 
@@ -30,7 +31,15 @@ def write_overlay(prediction: Prediction, file: Path) -> None:
     factor = -(-SIDE // max(picture.size))
     if factor > 1:
         picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    if prediction.result.window is not None:
+        _draw_window(picture, prediction.result.window, max(1, factor))
     picture.save(file)
+
+
+def _draw_window(picture: Image.Image, window: Window, factor: int) -> None:
+    """Draw a box just outside the part that the model labels, whose pixels stay as they are."""
+    (top, bottom), (left, right) = ((start * factor - 1, stop * factor) for start, stop in window)
+    ImageDraw.Draw(picture).rectangle((left, top, right, bottom), outline=WINDOW_COLOR)
 
 
 def write_overview(prediction: Prediction, file: Path) -> None:
