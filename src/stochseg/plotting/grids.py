@@ -15,13 +15,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
-from stochseg.plotting.outlines import add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
+from stochseg.plotting.outlines import PAGE, add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
 from stochseg.types import DatasetInfo, Example, Samples
 
 CELL = 1.15  # inches per picture
 RATERS = 6  # in one row of pictures
-PAGE = 10.0  # inches; wider figures are shown reduced to this width
 HEAD = 9.0  # points of the column heads after that
 MAX_HEAD = 15.0  # points that fit over a picture
 

@@ -17,6 +17,7 @@ from stochseg.plotting.pictures import FloatArray, LabelArray, palette
 from stochseg.types import DatasetInfo, Window, distinct_colors
 
 RATER_COLORS = ("#e8853c", "#4aa3ff", "#57d27e", "#e86bd0", "#f2d64b", "#8de3e0")
+PAGE = 10.0  # inches; wider figures are shown reduced to this width
 LEGEND_COLUMN = 1.6  # inches per name below a figure
 
 Legend = Sequence[tuple[str, str]]
@@ -117,5 +118,9 @@ def add_legend(target: Axes | Figure, legend: Legend) -> None:
     if isinstance(target, Axes):
         target.legend(handles=handles, fontsize=8.5, loc="lower left", framealpha=0.7, handlelength=1.2, borderpad=0.3)
         return
-    columns = max(1, min(len(legend), int(target.get_size_inches()[0] / LEGEND_COLUMN)))
-    target.legend(handles=handles, fontsize=9, loc="outside lower left", ncols=columns, frameon=False, handlelength=1.2)
+    scale = max(1.0, float(target.get_size_inches()[0]) / PAGE)
+    columns = max(1, min(len(legend), int(target.get_size_inches()[0] / (scale * LEGEND_COLUMN))))
+    size = 9 * scale  # points; wide figures are shown reduced
+    target.legend(
+        handles=handles, fontsize=size, loc="outside lower left", ncols=columns, frameon=False, handlelength=1
+    )
