@@ -57,10 +57,22 @@ def replaced_file(file: Path) -> Iterator[Path]:
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f".{file.name}.part")
     try:
-        yield scratch
-        scratch.replace(file)
+        with _named(file):
+            yield scratch
+            scratch.replace(file)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Add the path to an OSError without one: a write to a full disk does not say to which."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -83,11 +95,12 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> I
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = scratch.with_name(scratch.name + ".old")
     try:
-        yield scratch
-        _set_default_permissions(scratch)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(scratch, path)
+        with _named(path):
+            yield scratch
+            _set_default_permissions(scratch)
+            if path.exists():
+                os.replace(path, old)
+            os.replace(scratch, path)
     finally:
         if old.exists() and not path.exists():
             os.replace(old, path)

@@ -6,6 +6,7 @@ import errno
 import io
 import signal
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from stochseg._version import __version__
 from stochseg.cli import bench, compare, data, demo, evaluate, export, paper, predict, report, train
 from stochseg.cli.terminal import console, note
-from stochseg.errors import UserError
+from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
 from stochseg.threads import limit_threads
 
@@ -61,6 +62,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limit_threads()  # before torch is imported
     keep_freed_memory()
+    warnings.simplefilter("ignore", CutLabelsWarning)  # results and pages say it
     for stream in (sys.stdout, sys.stderr):  # file names are not always valid text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -69,11 +71,11 @@ def main() -> NoReturn:
     except UserError as error:
         _fail(error)
     except OSError as error:
-        if error.filename is not None:
-            _fail(f"{error.filename}: {error.strerror}")
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        if error.filename is None and not full:
             raise
-        _fail(f"cannot write: {error.strerror}; free some space or choose another --out")
+        remedy = "; free some space there or choose another --out" if full else ""
+        _fail(f"{error.filename or 'cannot write'}: {error.strerror}{remedy}")
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stochseg.data.readers.pictures import SeveralImages
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.models.intensities import check_intensities
@@ -21,6 +22,11 @@ PIL_MODES = {"P": "RGB", "1": "L"}
 ACCEPTED = (
     'an array "h w" or "h w c", a batch "b h w" or "b h w c", a PIL image, the path of an image file, a list of these, '
     'or a normalized float tensor "b c h w"'
+)
+
+VOLUMES = (
+    'For a volume, pass its slices as an array "b h w", or segment the file with `stochseg predict` or '
+    "stochseg.inference.predict"
 )
 
 
@@ -64,10 +70,9 @@ def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
         raw = raw[..., None]  # gray, one image or a batch
     if raw.ndim == 3:
         raw = raw[None]
-    if raw.ndim != 4 or raw.dtype.kind not in "buif":
-        raise UserError(
-            f"image: expected {ACCEPTED}; got {type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
-        )
+    if raw.ndim != 4 or raw.dtype.kind not in "buif" or (channels == 1 and raw.shape[-1] > 4):
+        got = f"{type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
+        raise UserError(f"image: expected {ACCEPTED}; got {got}. {VOLUMES}")
     if raw.shape[-1] != channels:
         remedy = "convert it to grayscale" if channels == 1 else f"convert it to {channels} channels"
         raise UserError(f'image "h w c": the model takes {channels} channel(s), got {raw.shape[-1]}; {remedy}')
@@ -80,7 +85,10 @@ def read_image(file: Path) -> np.ndarray[Any, Any]:
         raise UserError(f"no such image: {file}")
     if file.is_dir():
         raise UserError(f"{file} is a folder; pass image files, e.g. the files of {file}/*.png")
-    return Tree(file.parent).picture(file.name).values
+    try:
+        return Tree(file.parent).picture(file.name).values
+    except SeveralImages as error:  # whose own remedy is for training data
+        raise UserError(f"{str(error).partition(', expected')[0]}, expected one 2-D image. {VOLUMES}") from None
 
 
 def check_images(image: Tensor, channels: int) -> None:
@@ -88,7 +96,7 @@ def check_images(image: Tensor, channels: int) -> None:
     if image.ndim != 4 or not image.is_floating_point():
         raise UserError(
             f'image "b c h w": expected a float tensor of 4 dimensions, got {tuple(image.shape)} {image.dtype}; '
-            "pass raw intensities as a numpy array instead"
+            f"pass raw intensities as a numpy array instead. {VOLUMES}"
         )
     if image.shape[1] != channels:
         raise UserError(f'image "b c h w": expected c={channels}, got shape {tuple(image.shape)}')

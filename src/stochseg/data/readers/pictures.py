@@ -42,9 +42,13 @@ def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:
         return Picture(np.asarray(image.convert(_COLOR_MODES[image.mode]) if convert else image))
 
 
-def several_images(where: str, found: str) -> UserError:
+class SeveralImages(UserError):
+    """A file contains more than one 2-D image."""
+
+
+def several_images(where: str, found: str) -> SeveralImages:
     """Build the error for a file that contains more than one 2-D image."""
-    return UserError(
+    return SeveralImages(
         f"{where} contains {found}, expected one 2-D image; save each as its own file (ID-000, ID-001, …) and set "
         "`group` in dataset.yaml to the expression that finds the patient"
     )
