@@ -173,3 +173,43 @@ def test_any_number_of_dimensions(samples, space):
 def test_parts_that_do_not_fit_are_refused(samples, change, keys):
     with pytest.raises(UserError, match=keys):
         replace(samples, **change)
+
+
+@pytest.mark.parametrize("window", [((1, 3), (2, 5)), ((0, 4), (2, 6)), ((0, 3), (0, 6)), None])
+def test_samples_that_are_cut_off_touch_a_border_of_the_window_inside_the_image(samples, window):
+    inside = torch.zeros(H, W, dtype=torch.bool)
+    (top, bottom), (left, right) = window or ((0, H), (0, W))
+    inside[top:bottom, left:right] = True
+    labels = samples.labels.where(inside & (torch.rand(B, N, H, W) < 0.2), 0)
+    drawn = replace(samples, labels=labels, window=window)
+    for b in range(B):
+        for i in range(N):
+            touching = False
+            for y, x in labels[b, i].nonzero().tolist():
+                around = [(y + 1, x), (y - 1, x), (y, x + 1), (y, x - 1)]
+                touching |= any(0 <= u < H and 0 <= v < W and not inside[u, v] for u, v in around)
+            assert bool(drawn.cut_off[b, i]) == touching
+
+
+def test_the_window_is_saved_and_must_lie_inside_the_image(samples, tmp_path):
+    drawn = replace(samples, window=((1, 3), (2, 5)))
+    assert Samples.load(drawn.save(tmp_path / "a.npz")).window == drawn.window
+    assert drawn[0].window == drawn.window
+    for wrong in (((0, 9), (0, 2)), ((0, 2),), ((2, 2), (0, 3))):
+        with pytest.raises(UserError, match="window"):
+            replace(samples, window=wrong)
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+def test_every_class_has_a_color_of_its_own(count):
+    colors = DatasetInfo(num_classes=count, image_channels=1).colors
+    assert len(set(colors)) == len(colors) == count
+
+
+def test_intensities_must_fit_the_channels():
+    four = {"lowest": [0, 0], "highest": [1, 1], "darkest": [0, 0], "span": [1, 1]}
+    with pytest.raises(UserError, match="intensities.lowest has 2 entries"):
+        DatasetInfo.parse({"num_classes": 2, "image_channels": 3, "intensities": four})
+    info = DatasetInfo.parse({"num_classes": 2, "image_channels": 2, "intensities": four})
+    assert DatasetInfo.parse(info.model_dump(mode="json")) == info
+    assert "intensities" not in DatasetInfo(num_classes=2, image_channels=1).model_dump()

@@ -33,3 +33,18 @@ def test_answer_is_the_weight_of_the_samples_with_an_interval():
     assert answer.interval[0] < 0.5 < answer.interval[1]
     with pytest.raises(UserError, match="px².*mm²"):
         Question.parse("area > 5 px2").answer(measured)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("area > 100 px", "write px², not px"),
+        ("area > 5 mm3", "write mm², not mm³"),
+        ("longest diameter > 6 mm2", "write mm, not mm²"),
+        ("volume of nodule > 1 mm", "write mm³, not mm"),
+        ("components > 2 px", "omit px"),
+    ],
+)
+def test_a_unit_that_the_measure_cannot_have(text, remedy):
+    with pytest.raises(UserError, match=remedy):
+        Question.parse(text)

@@ -1,12 +1,15 @@
 """The command `stochseg predict`."""
 
+import errno
+
+import numpy as np
 import pytest
 import tifffile
 from PIL import Image
 
 from stochseg.inference.stacks import read_picture
 from stochseg.models import StochasticSegmenter, load, save
-from tests.support.predictions import gray, small_model
+from tests.support.predictions import RNG, gray, small_model
 
 
 @pytest.fixture
@@ -37,6 +40,31 @@ def test_exit_codes(run, saved, tmp_path):
     code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
     assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")
     assert not (tmp_path / "other").exists()
+
+
+def test_unusual_inputs_are_skipped_unless_allowed(run, saved, tmp_path):
+    Image.fromarray(RNG.random((12, 12)).astype(np.float32)).save(tmp_path / "unit.tif")
+    Image.fromarray(gray()).save(tmp_path / "fine.png")
+    command = ("predict", saved, tmp_path / "unit.tif", tmp_path / "fine.png", "--out", tmp_path / "out", "-n", 2)
+    code, out, err = run(*command)
+    assert (code, "1 done, 1 skipped" in out) == (1, True)
+    assert "multiply it by 255" in err
+    code, out, err = run(*command, "--allow-unusual-input")
+    assert (code, "1 done, 1 already done" in out) == (0, True)
+    assert "note: " in err
+
+
+def test_a_full_disk_is_named(run, saved, tmp_path, monkeypatch):
+    """The errors of the system do not say which file could not be written."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Image.fromarray(gray()).save(tmp_path / "a.png")
+    monkeypatch.setattr("tifffile.imwrite", full)
+    code, _, err = run("predict", saved, tmp_path / "a.png", "--out", tmp_path / "out", "-n", 2)
+    assert code == 1
+    assert f"{tmp_path}/out/a: No space left" in err
 
 
 def test_sampling_options(run, saved, tmp_path):

@@ -12,7 +12,7 @@ from stochseg.inference.result import StackResult
 from stochseg.inference.result_folder import write_result
 from stochseg.inference.stacks import Lattice, Stack
 from stochseg.inference.writers import WRITERS, Prediction, Writer
-from stochseg.inference.writers.previews import overlay
+from stochseg.inference.writers.previews import overlay, write_overlay
 from stochseg.plotting.pictures import labels_to_rgb
 from stochseg.types import DatasetInfo, Samples
 from tests.support.predictions import CLASSES, random_samples, read_result
@@ -163,3 +163,23 @@ def test_the_slice_with_the_most_foreground_is_shown():
     assert predicted(samples, stack).shown_slice == 1, "the middle one without any foreground"
     samples.mean[2, :, 0] = torch.tensor([0.0, 1.0, 0.0])[:, None]
     assert predicted(samples, stack).shown_slice == 2
+
+
+def test_the_overlay_shows_the_part_that_the_model_labels(tmp_path):
+    labels = np.zeros((1, 2, 64, 64), np.uint8)
+    mean = np.stack([np.ones((1, 64, 64)), np.zeros((1, 64, 64))], 1).astype(np.float32)
+    for window in (((16, 48), (8, 40)), None):
+        result = StackResult(labels, mean, np.full((1, 2), 0.5, np.float32), window=window)
+        info = DatasetInfo(num_classes=2, image_channels=1)
+        write_overlay(Prediction(result, Stack(np.zeros((1, 64, 64), np.uint8)), info), tmp_path / "a.png")
+        colored = np.asarray(Image.open(tmp_path / "a.png")).any(2)
+        assert bool(colored.any()) == (window is not None)
+        if window is not None:  # eight pixels of the picture per pixel, just outside
+            rows, columns = (np.flatnonzero(colored.any(axis))[[0, -1]].tolist() for axis in (1, 0))
+            assert (rows, columns) == ([127, 384], [63, 320])
+
+
+def test_the_pages_of_the_mean_are_named(tmp_path):
+    write_result(tmp_path / "a", predicted(random_samples(1), Stack(np.zeros((1, 12, 10), np.uint8))), FACTS)
+    with tifffile.TiffFile(tmp_path / "a" / "mean.tif") as file:
+        assert file.shaped_metadata[0]["class_names"] == list(CLASSES.names)

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import stochseg
-from stochseg.errors import UserError
+from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.models import CCDM, MODELS, CCDMConfig
 from stochseg.models.sampling import Drawing, Drawn, SamplingOptions, cut_window, draw_samples, embed
 from stochseg.types import DatasetInfo, Samples
@@ -137,3 +137,33 @@ def test_embedded_samples_are_background_outside_the_window():
     assert out.labels.sum() == inner.labels.sum()
     torch.testing.assert_close(out.mean.sum(1), torch.ones(1, 4, 6))
     assert embed(inner, (slice(0, 2), slice(0, 3)), (2, 3)) is inner
+
+
+def test_foreground_at_the_border_of_the_labeled_part_is_warned_of(recwarn):
+    model = lively("ccdm-fast", focus=8)
+    with torch.no_grad():
+        drawn = model.sample(np.zeros((16, 16), np.uint8), n=4)
+    assert drawn.window == ((4, 12), (4, 12))
+    reaches = bool(drawn.cut_off.any())
+    assert [w.category for w in recwarn] == [CutLabelsWarning] * reaches
+    assert reaches
+    recwarn.clear()
+    whole = lively("ccdm-fast").sample(np.zeros((16, 16), np.uint8), n=4)
+    assert whole.window is None
+    assert not whole.cut_off.any()
+    assert not list(recwarn)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 8, 8), (1, 1, 6, 8, 8)])
+def test_volumes_get_the_advice_for_volumes(shape):
+    with pytest.raises(UserError, match='slices as an array "b h w".*stochseg predict'):
+        lively("unet-ce").sample(np.zeros(shape, np.uint8), 1)
+
+
+def test_a_file_with_a_volume_gets_the_advice_for_volumes(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    file = tmp_path / "a.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((8, 8, 5), np.uint8), np.eye(4)), file)
+    with pytest.raises(UserError, match=r"a volume of shape \(8, 8, 5\).*stochseg predict") as caught:
+        lively("unet-ce").sample(file, 1)
+    assert "dataset.yaml" not in str(caught.value)

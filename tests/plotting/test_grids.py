@@ -9,7 +9,7 @@ from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms
 from stochseg.plotting import comparison_grid, contact_sheet, forward_process, overview, qualitative
 from stochseg.types import Example
-from tests.support.figures import assert_shows_something
+from tests.support.figures import assert_shows_something, texts
 from tests.support.samples import as_samples
 
 DATA = Phantoms("val", size=16)
@@ -66,3 +66,39 @@ def test_heads_of_neighboring_columns_do_not_overlap():
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in heads(figure)]
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def many_raters(count, names=()):
+    example = DATA[0]
+    return Example(example.image, example.raters[:1].repeat(count, 1, 1), "a", rater_names=tuple(names))
+
+
+MANY = [f"reader {letter}" for letter in "ABCDEFGHIJ"]
+
+
+@pytest.mark.parametrize("figure", ["qualitative", "comparison", "contact sheet"])
+@pytest.mark.parametrize("named", [True, False])
+def test_all_raters_are_shown_by_name(figure, named):
+    """Also those beyond the fourth, and of images with other raters than the first one."""
+    expected = MANY if named else [f"rater {i + 1}" for i in range(10)]
+    example, other = many_raters(10, expected if named else ()), many_raters(2, ["Ann", "Bob"])
+    drawn = {
+        "qualitative": lambda: qualitative([(example, samples()), (other, samples())], DATA.info),
+        "comparison": lambda: comparison_grid(example, {"a": samples()}, DATA.info, columns=4),
+        "contact sheet": lambda: contact_sheet([example, other], DATA.info),
+    }[figure]()
+    said = [text.get_text() for text in texts(drawn)]
+    assert [name for name in expected if name not in said] == []
+    if figure != "comparison":
+        assert {"Ann", "Bob"} <= set(said)
+
+
+def test_several_classes_are_named_and_mapped():
+    data = Phantoms("val", size=16, variant="multiclass")
+    out = as_samples(data.draw(1, 4, seed=0), data.info.num_classes)
+    said = [text.get_text() for text in texts(overview(data[1].image, out, data.info))]
+    for name in data.info.names[1:]:
+        assert any("".join(text.split()) == f"P({name})".replace(" ", "") for text in said)
+        assert name in said  # in the legend
+    legend = [text.get_text() for text in texts(qualitative([(data[1], out)], data.info))]
+    assert set(data.info.names[1:]) <= set(legend)

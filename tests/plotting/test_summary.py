@@ -114,3 +114,22 @@ def test_types_import_no_upper_layer():
         "assert not [m for m in sys.modules if 'matplotlib' in m or m.startswith('stochseg.inference')]"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_each_of_several_classes_has_a_map():
+    data = Phantoms("val", size=24, variant="multiclass")
+    out = perfect(data)
+    words = said(stochseg.plot(data[1].image, out, data.info))
+    highest = out.mean[0].flatten(1).amax(1)
+    for label, name in enumerate(data.info.names):
+        assert (f"P({name})" in words) == (label > 0 and float(highest[label]) >= 0.01)
+    binary = Phantoms("val", size=24)
+    assert not any(text.startswith("P(") for text in said(stochseg.plot(binary[1].image, perfect(binary), binary.info)))
+
+
+def test_the_part_that_the_model_labels_is_drawn():
+    data = Phantoms("val", size=24)
+    out = replace(perfect(data), window=((4, 20), (6, 18)))
+    (box,) = stochseg.plot(data[1].image, out, data.info).axes[0].patches
+    assert box.get_bbox().extents.tolist() == [5.5, 3.5, 17.5, 19.5]
+    assert not stochseg.plot(data[1].image, perfect(data), data.info).axes[0].patches

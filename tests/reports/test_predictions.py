@@ -197,9 +197,10 @@ def test_volumes_with_different_weights_per_slice_are_rejected(model, tmp_path):
         (["out", "--spacing", "0.7,x"], "--spacing: .*0.7,x"),
         (["out", "--ask", "beauty > 3"], "'beauty > 3'.*area, "),
         (["out", "--ask", "area > many"], "'area > many'.*a number"),
-        (["out", "--ask", "area > 5 mm2"], "mm².*px².*--spacing"),
+        (["out", "--ask", "area > 5 mm2"], "mm².*--spacing.*px"),
+        (["out", "--ask", "area > 100 px"], "write px²"),
         (["out", "--ask", "area of moon > 5"], "'moon'; known: "),
-        (["out", "--ask", "volume > 5"], "a is not a volume"),
+        (["out", "--ask", "volume > 5"], "a.png: it is not a volume"),
         (["out", "--curve", "5,x"], "--curve: .*5,x"),
         (["out", "--out", "empty"], "--out empty is a folder"),
     ],
@@ -214,3 +215,24 @@ def test_command_line_errors(run, copied, tmp_path, monkeypatch, arguments, says
     assert code == 2
     assert re.search(says, messages)
     assert not list(tmp_path.rglob("*.html"))
+
+
+def test_an_input_that_cannot_answer_does_not_stop_the_page(predicted, tmp_path):
+    """Two pictures without millimeters next to a volume."""
+    questions = [Question.parse("volume > 5 mm3"), Question.parse("area > 5 px2")]
+    lines = report_predictions(predicted, tmp_path / "page.html", questions=questions)
+    assert len(lines) == 6
+    answered = [line for line in lines if "no answer" not in line]
+    assert [line.split(":")[0] for line in answered] == ["a", "b <&>", "volume"]
+    assert "no answer" in Page(tmp_path / "page.html").check().text
+    with pytest.raises(UserError, match="--spacing"):
+        report_predictions(predicted / "a", tmp_path / "other.html", questions=[Question.parse("area > 5 mm2")])
+    assert not (tmp_path / "other.html").exists()
+
+
+def test_the_labeled_part_and_objects_cut_off_there_are_on_the_page(inputs, tmp_path):
+    predict(small_model(focus=8), [inputs / "a.png"], tmp_path / "out", PredictOptions(n=4))
+    report_predictions(tmp_path / "out", tmp_path / "page.html")
+    text = Page(tmp_path / "page.html").check().text
+    assert "inside of the dashed box" in text
+    assert "border of the central 8×8" in text
