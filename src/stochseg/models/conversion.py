@@ -229,5 +229,8 @@ def _check_tensors(tensors: Mapping[str, Any], shapes: Mapping[str, torch.Size],
         if names
     ]
     if problems:
-        raise UserError(f"{where}: expected {len(shapes)} tensors of the released code, got {'; '.join(problems)}")
+        raise UserError(
+            f"{where}: expected {len(shapes)} tensors of the released code, got {'; '.join(problems)}. The file is "
+            "damaged or belongs to another network; download it again"
+        )
     return {name: tensors[name].float() for name in shapes}

@@ -115,10 +115,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
 
 
 def values_before(name: object, config: object) -> dict[str, Any]:
-    """Values of the keys that the saved config of a model of this name is too old to contain."""
+    """Values in a saved config, of a model of this name, of the keys that older configs do not contain."""
     if not is_registered(name) or not isinstance(config, dict):  # `build` explains
         return {}
-    return {key: value for key, value in find_class(name).config_type.values_before.items() if key not in config}
+    return {key: config.get(key, value) for key, value in find_class(name).config_type.values_before.items()}
 
 
 def list_bundled() -> tuple[str, ...]:

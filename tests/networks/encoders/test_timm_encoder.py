@@ -140,7 +140,9 @@ def test_dino_positions_are_resampled_as_in_its_code(h, w):
 
 
 def test_dino_is_resampled_as_in_its_code_unless_the_config_says_otherwise():
-    models = {(name, choice): encoder(name, encoder_positions=choice) for name in (VIT, DINO) for choice in (None, "timm")}
+    models = {
+        (name, choice): encoder(name, encoder_positions=choice) for name in (VIT, DINO) for choice in (None, "timm")
+    }
     assert [key for key, made in models.items() if made.variant] == [(DINO, None)]
 
 
