@@ -68,6 +68,17 @@ def test_a_crashed_run_resumes_from_the_last_checkpoint(tiny_run, tmp_path, monk
     assert_same_run(tmp_path / "run", straight)
 
 
+def test_a_run_from_before_a_key_resumes_with_the_value_of_its_time(tiny_run, tmp_path):
+    train(tiny_run("steps=2"), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/last/config.json"
+    description = json.loads(file.read_text())
+    assert description["config"].pop("encoder_positions") is None
+    file.write_text(json.dumps(description))
+    for steps in (3, 4):
+        train(tiny_run(f"steps={steps}"), tmp_path / "run", resume=True, device="cpu")
+        assert json.loads(file.read_text())["config"]["encoder_positions"] == "timm"
+
+
 def test_resuming_a_finished_run_changes_nothing(tiny_run, tmp_path):
     config = tiny_run("steps=2")
     train(config, tmp_path / "run", device="cpu")

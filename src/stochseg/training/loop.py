@@ -20,7 +20,7 @@ from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
-from stochseg.models.io import load, save
+from stochseg.models.io import CONFIG, load, read_json, save, values_before
 from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
@@ -172,7 +172,10 @@ class _Run:
             world=processes.world,
         )
         torch.manual_seed(config.seed)
-        self.model = build(config.model.name, train_data.info, config.model.options)
+        options = config.model.options
+        if resumed:
+            options = {**values_before(config.model.name, read_json(out / "last" / CONFIG).get("config")), **options}
+        self.model = build(config.model.name, train_data.info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
             if config.start_from is not None:
