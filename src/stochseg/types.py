@@ -26,7 +26,7 @@ from stochseg.files import replaced_file
 Losses = dict[str, Tensor]
 """The scalar "loss" of a batch and, for some models, its parts."""
 
-# Colors that differ in print and for color-blind readers; label 0 is the background.
+# Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 
 

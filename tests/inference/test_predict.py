@@ -20,7 +20,7 @@ def test_a_picture_gets_the_samples_that_the_model_draws(model, tmp_path):
     raw = gray()
     Image.fromarray(raw).save(tmp_path / "a.png")
     options = PredictOptions(n=5, seed=2, evaluations=4)
-    (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", options, origin="m")
+    (outcome,) = predict(model, tmp_path / "a.png", tmp_path / "out", options, origin="m")
     assert (outcome.status, outcome.folder) == ("done", tmp_path / "out/a")
     drawn = model.sample(raw, 5, seed=2, evaluations=4)
     assert (tifffile.imread(tmp_path / "out/a/samples.tif") == drawn.labels[0].numpy()).all()
