@@ -22,7 +22,7 @@ def hyphenated(name: str) -> str:
     return name.replace("_", "-")
 
 
-def lookup(kind: str, registry: Mapping[str, V], name: str) -> V:
+def lookup(kind: str, registry: Mapping[str, V], name: object) -> V:
     """Look up a name in a registry; underscores also stand for hyphens.
 
     Args:
@@ -37,7 +37,7 @@ def lookup(kind: str, registry: Mapping[str, V], name: str) -> V:
         >>> lookup("shape", {"long-oval": 7}, "long_oval")
         7
     """
-    for spelling in (name, hyphenated(name)):
+    for spelling in (name, hyphenated(name)) if isinstance(name, str) else ():
         if spelling in registry:
             return registry[spelling]
     raise unknown_name(kind, name, registry)

@@ -265,7 +265,7 @@ INIT_MISTAKES = {
     "no rater folder": (no_raters, r"labels: .*per rater"),
     "no images": (no_images, r"images: .*images/ID\.png"),
     "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1"),
-    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: .* \d+ label values"),
+    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: .* label values.* got \d+"),
     "gray and color": (gray_and_color, r"labels/ben/a\.png is in color"),
     "damaged image": (lambda r: cut(r, "images/c.png", 60), r"images/c\.png cannot be read as an image"),
 }

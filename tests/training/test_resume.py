@@ -224,6 +224,7 @@ def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_pat
     train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
     more = tiny_run("steps=2", "data.workers=1")
     train(more, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))
+    assert saved_progress(tmp_path / "run")["step"] == 2
 
 
 def test_an_interrupted_validation_is_repeated_on_resuming(tiny_run, tmp_path, monkeypatch):

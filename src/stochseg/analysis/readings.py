@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from torch import Tensor
@@ -95,10 +96,11 @@ def hypotheses(
     smaller foreground 38% (12% to 71%): foreground 16 px
     larger foreground 25% (6% to 59%): foreground 100 px
     """
-    if max_readings < 1 or not 0 <= min_separation < 1 or not 0 < confidence < 1:
+    numbers = all(isinstance(value, Real) for value in (max_readings, min_separation, confidence))
+    if not numbers or max_readings < 1 or not 0 <= min_separation < 1 or not 0 < confidence < 1:
         raise UserError(
             f"hypotheses: expected max_readings >= 1, 0 <= min_separation < 1 and 0 < confidence < 1, got "
-            f"max_readings={max_readings}, min_separation={min_separation}, confidence={confidence}"
+            f"max_readings={max_readings!r}, min_separation={min_separation!r}, confidence={confidence!r}"
         )
     image = select_image(samples, index, info)
     weights = image.weights.numpy()

@@ -15,7 +15,8 @@ from stochseg.data.protocol import (
     spread,
 )
 from stochseg.data.store import Store, write_store
-from stochseg.data.transforms import AUGMENTATIONS, Cropped, Resized, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
+from stochseg.data.views import Cropped, Resized, Subset
 
 __all__ = [
     "AUGMENTATIONS",
@@ -28,6 +29,7 @@ __all__ = [
     "Resized",
     "SegmentationData",
     "Store",
+    "Subset",
     "data_at",
     "flip_rotate",
     "open_all",

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stochseg.data.protocol import SegmentationData
-from stochseg.types import DatasetInfo, Example, central
+from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
 
@@ -74,59 +73,6 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
     if spacing is not None:
         spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
     return replace(example, image=image, raters=labels, spacing=spacing)
-
-
-class Cropped:
-    """A split of a data set with every example cut to its center.
-
-    Args:
-        data: The split.
-        size: Height and width; a smaller example stays as it is along that axis.
-
-    Example:
-        >>> from stochseg.data import Cropped, Phantoms
-        >>> data = Cropped(Phantoms("train", size=32, count=2), (16, 24))
-        >>> tuple(data[0].image.shape), tuple(data[0].raters.shape), data.info.size
-        ((1, 16, 24), (4, 16, 24), (16, 24))
-    """
-
-    def __init__(self, data: SegmentationData, size: tuple[int, int]) -> None:
-        self.data, self.size = data, size
-        self.info = data.info.model_copy(update={"size": size})
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Example:
-        example = self.data[index]
-        rows, columns = (central(n, side) for n, side in zip(example.image.shape[-2:], self.size, strict=True))
-        image, raters = example.image[..., rows, columns], example.raters[..., rows, columns]
-        return replace(example, image=image, raters=raters)
-
-
-class Resized:
-    """A split of a data set with every example resized to one size.
-
-    Args:
-        data: The split.
-        size: Height and width.
-
-    Example:
-        >>> from stochseg.data import Phantoms, Resized
-        >>> small = Resized(Phantoms("train", size=32, count=2), (16, 24))
-        >>> tuple(small[0].image.shape), tuple(small[0].raters.shape), small.info.size
-        ((1, 16, 24), (4, 16, 24), (16, 24))
-    """
-
-    def __init__(self, data: SegmentationData, size: tuple[int, int]) -> None:
-        self.data, self.size = data, size
-        self.info = data.info.model_copy(update={"size": size})
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Example:
-        return resize(self.data[index], self.size)
 
 
 def _mix(image: Tensor, gray: Tensor, factor: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -140,8 +141,8 @@ def brier_sums(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None
 
 
 def _binned(bins: int, confidence: Tensor, counted: Tensor, correct: Tensor) -> CalibrationBins:
-    if bins < 1:
-        raise UserError(f"bins: expected at least 1, got {bins}; 15 is customary")
+    if not isinstance(bins, Integral) or bins < 1:
+        raise UserError(f"bins: expected an integer of at least 1, got {bins!r}; 15 is customary")
     index = (confidence * bins).long().clamp(0, bins - 1).flatten()
 
     def binned(values: Tensor) -> Tensor:

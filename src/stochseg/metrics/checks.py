@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -45,8 +46,10 @@ def as_labels(name: str, values: ArrayLike) -> Tensor:
 
 def as_maps(name: str, pattern: str, values: ArrayLike, num_classes: int) -> Tensor:
     """Convert to label maps of this pattern with labels below `num_classes`."""
-    if num_classes < 2:
-        raise UserError(f"num_classes: expected at least 2, background and foreground, got {num_classes}")
+    if not isinstance(num_classes, Integral) or num_classes < 2:
+        raise UserError(
+            f"num_classes: expected an integer of at least 2, background and foreground, got {num_classes!r}"
+        )
     maps = as_labels(name, values)
     check_dimensions(name, pattern, maps)
     check_range(name, maps, num_classes)

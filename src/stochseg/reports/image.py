@@ -40,7 +40,7 @@ class ImageReport:
 
     picture: "h w 3" in 0..1; samples: of this image only; spacing: millimeters per pixel (row, column); raters: their
     maps "k h w"; volume: one measurement per class of the whole volume; read_slices: reads all samples of the volume,
-    "s n h w"; slice_name: such as "slice 12 of 40", "" for an image; notes: remarks for the reader.
+    "s n h w"; slice_name: such as "slice 12 of 40", "" for an image; notes: for the reader.
     """
 
     name: str
@@ -139,7 +139,7 @@ class ImageReport:
         if question.what != VOLUME:
             return (self._largest if self.volume else self._measure)(question.what, label)
         if not self.volume:
-            raise UserError(f"question {str(question)!r}: {self.name} is not a volume; ask for an area or a diameter")
+            raise UserError(f"question {str(question)!r}: {self.name} is not a volume; ask about an area or a diameter")
         return self.size if label is None else self.volume[label]
 
     def _label_of(self, question: Question) -> int | None:

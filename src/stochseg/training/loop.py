@@ -223,7 +223,8 @@ class _Run:
             self.progress.best = None  # scores of different validations are not comparable
             self.processes.wait()  # others may still be reading the checkpoint
             self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
-        state = "training is complete" if self._over() else "resuming"
+        complete = "training is complete" if self.progress.step >= self.config.steps else "the training time is over"
+        state = complete if self._over() else "resuming"
         self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
 
     # ------------------------------------------------------------------ the loop
@@ -266,6 +267,7 @@ class _Run:
             except KeyboardInterrupt:
                 if self.progress.step > start:
                     self._save()
+                self._report(f"\na resumed run continues from step {self.progress.step} of {config.steps}")
                 raise
 
     def _mean(self, value: float) -> float:

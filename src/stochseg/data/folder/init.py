@@ -198,8 +198,8 @@ def _inspect_labels(files: FolderFiles) -> tuple[str, dict[str, object]]:
         count = len(numbers) + len(shades)
         if count > MAX_CLASSES:
             raise UserError(
-                f"{where}: expected a label map, but with it there are {count} label values: is it an image, or a "
-                f"JPEG? For so many classes, write {DESCRIPTION} yourself"
+                f"{where}: expected at most {MAX_CLASSES} label values in all maps, got {count} up to this file; is it "
+                f"an image or a JPEG? For more classes, write {DESCRIPTION} yourself"
             )
         if numbers and shades:
             raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, unlike the others; use one form")
