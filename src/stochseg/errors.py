@@ -1,8 +1,9 @@
-"""The exception for mistakes that a user can fix, and the lookup of names in registries."""
+"""The exception for mistakes that a user can fix, checks of numbers, and the lookup of names in registries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import TypeVar
 
 V = TypeVar("V")
@@ -10,6 +11,16 @@ V = TypeVar("V")
 
 class UserError(ValueError):
     """A mistake of the user: what was expected, what came, what to do. The command prints it and exits with code 2."""
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number, of Python or numpy."""
+    return isinstance(value, Real)
+
+
+def is_integer(value: object) -> bool:
+    """Whether an argument is an integer, of Python or numpy."""
+    return isinstance(value, Integral)
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:

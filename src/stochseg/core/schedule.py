@@ -90,6 +90,9 @@ def cosine(num_timesteps: int = 250, s: float = 0.008, max_beta: float = 0.999) 
         s: offset that keeps the first betas from being too small.
         max_beta: cap of beta_t. It acts on the last step only and keeps alpha_bar_T above zero.
 
+    Returns:
+        The schedule.
+
     Example:
         >>> [round(keep, 3) for keep in cosine(250).alpha_bar[[0, 125, 249]].tolist()]
         [1.0, 0.494, 0.0]
@@ -112,6 +115,9 @@ def cosine_released(num_timesteps: int = 250, s: float = 0.008) -> Schedule:
         num_timesteps: T.
         s: offset of the cosine.
 
+    Returns:
+        The schedule.
+
     Example:
         >>> [round(keep, 3) for keep in cosine_released(250).alpha_bar[[0, 126, 250]].tolist()]
         [1.0, 0.494, 0.0]
@@ -130,6 +136,9 @@ def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float =
         num_timesteps: T.
         beta_start: beta_1 at T = 1000.
         beta_end: beta_T at T = 1000.
+
+    Returns:
+        The schedule.
     """
     _check_num_timesteps(num_timesteps)
     scale = 1000 / num_timesteps

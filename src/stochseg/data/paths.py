@@ -11,7 +11,13 @@ from stochseg.errors import UserError
 
 
 def data_at(path: Path) -> dict[str, object]:
-    """Return the section `data` of a training config for the data at this path.
+    """Return the section `data` of a training config for the data at a path.
+
+    Args:
+        path: A packed store (.h5), or a folder with dataset.yaml.
+
+    Returns:
+        The section, without keys that have their defaults.
 
     Example:
         >>> data_at(Path("data/lidc.h5"))
@@ -24,6 +30,13 @@ def data_at(path: Path) -> dict[str, object]:
 
 def open_path(path: str | Path, split: str) -> SegmentationData:
     """Open one split of a packed store (.h5) or of a folder with dataset.yaml.
+
+    Args:
+        path: The store or the folder.
+        split: "train", "val" or "test".
+
+    Returns:
+        The split, whose examples are read when they are used.
 
     Raises:
         UserError: There is no data at this path, or it has no such split.
@@ -47,7 +60,14 @@ def open_path(path: str | Path, split: str) -> SegmentationData:
 
 
 def open_all(path: str | Path) -> dict[str, SegmentationData]:
-    """Open every split of a packed store (.h5) or of a folder with dataset.yaml; see `open_path`."""
+    """Open every split of a packed store (.h5) or of a folder with dataset.yaml; see `open_path`.
+
+    Args:
+        path: The store or the folder.
+
+    Returns:
+        The splits by name.
+    """
     path = Path(path)
     splits = read_splits(path) if path.is_dir() else store_splits(path)
     return {split: open_path(path, split) for split in splits}

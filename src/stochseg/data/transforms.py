@@ -28,6 +28,14 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
 
     An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
 
+    Args:
+        example: The image with its raters.
+        rng: Source of randomness.
+        info: Facts about the data, which other augmentations need.
+
+    Returns:
+        The example with moved pixels and spacing.
+
     Example:
         >>> from stochseg.data import Phantoms, flip_rotate
         >>> data = Phantoms("train", size=16, count=1)

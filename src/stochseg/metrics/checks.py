@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stochseg.errors import UserError
+from stochseg.errors import UserError, is_integer
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 
@@ -46,7 +45,7 @@ def as_labels(name: str, values: ArrayLike) -> Tensor:
 
 def as_maps(name: str, pattern: str, values: ArrayLike, num_classes: int) -> Tensor:
     """Convert to label maps of this pattern with labels below `num_classes`."""
-    if not isinstance(num_classes, Integral) or num_classes < 2:
+    if not is_integer(num_classes) or num_classes < 2:
         raise UserError(
             f"num_classes: expected an integer of at least 2, background and foreground, got {num_classes!r}"
         )

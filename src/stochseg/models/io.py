@@ -122,7 +122,11 @@ def values_before(name: object, config: object) -> dict[str, Any]:
 
 
 def list_bundled() -> tuple[str, ...]:
-    """Names of the bundled models."""
+    """Names of the bundled models.
+
+    Returns:
+        The names that `load` accepts, sorted.
+    """
     return tuple(sorted(folder.name for folder in SHIPPED.glob("*") if (folder / WEIGHTS).is_file()))
 
 

@@ -31,7 +31,26 @@ AxesGrid = npt.NDArray[Any]
 def qualitative(
     rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, max_raters: int = 4, max_samples: int = 6
 ) -> Figure:
-    """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3)."""
+    """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3).
+
+    Args:
+        rows: examples, each with samples of its image.
+        info: colors of the classes, and normalization of the images.
+        max_raters: label maps of raters per row.
+        max_samples: samples per row.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> from stochseg import create
+        >>> from stochseg.data import Phantoms
+        >>> data = Phantoms("val", size=16, count=2)
+        >>> model = create("unet-ce", base=8, multipliers=[1], draw="pixels")
+        >>> figure = qualitative([(data[i], model.sample(data[i].image[None], 3)) for i in range(2)], data.info)
+        >>> len(figure.axes)  # two rows of image, four raters, mean, entropy and three samples
+        20
+    """
     raters = min(max_raters, max(len(example.raters) for example, _ in rows))
     samples = min(max_samples, *(out.labels.shape[1] for _, out in rows))
     heads = ["image", *(f"rater {i + 1}" for i in range(raters)), "mean", "entropy"]
@@ -48,7 +67,17 @@ def qualitative(
 
 
 def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw the image and its raters in the first row, then one row per method with mean and samples."""
+    """Draw the image and its raters in the first row, then one row per method with mean and samples.
+
+    Args:
+        example: the image with its raters.
+        samples: of the image, by the name of the method.
+        info: colors of the classes, and normalization of the images.
+        columns: samples per row.
+
+    Returns:
+        The figure.
+    """
     names = {name: textwrap.fill(name, 24) for name in samples}
     widest = max(len(line) for name in names.values() for line in name.splitlines())
     name_width = max(1.0, 0.09 * widest / CELL)  # in cells
@@ -65,7 +94,17 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
 
 
 def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw an image "c h w" with mean, entropy and fused map in the first row, then all its samples."""
+    """Draw an image with mean, entropy and fused map in the first row, then all its samples.
+
+    Args:
+        image: "c h w", normalized.
+        out: its samples.
+        info: colors of the classes, and normalization of the images.
+        columns: pictures per row.
+
+    Returns:
+        The figure.
+    """
     n = out.labels.shape[1]
     figure, axes = _grid(1 + -(-n // columns), columns, image.shape[-2:])
     _add_heads(axes[0], ["image", "mean", "entropy", "fused"])
@@ -79,7 +118,16 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class."""
+    """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class.
+
+    Args:
+        examples: the images with their raters.
+        info: colors of the classes, and normalization of the images.
+        columns: images per row.
+
+    Returns:
+        The figure.
+    """
     rows = -(-len(examples) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.1 * rows), layout="constrained")
     axes = bare_axes(figure, rows, columns)
@@ -98,14 +146,33 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
 def forward_process(
     process: CategoricalProcess, labels: Tensor, info: DatasetInfo, *, columns: int = 8, seed: int = 0
 ) -> Figure:
-    """Draw a label map "h w" under the forward process at evenly spaced t (the strip of CCDM's supplement)."""
+    """Draw a label map under the forward process at evenly spaced t (the strip of CCDM's supplement).
+
+    Args:
+        process: the forward process.
+        labels: "h w" int64.
+        info: colors of the classes, and normalization of the images.
+        columns: number of times t, from 0 to T.
+        seed: of the noise.
+
+    Returns:
+        The figure.
+    """
     times = torch.linspace(0, process.num_timesteps, columns).round().long()
     noised = [process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))[0] for t in times]
     return label_strip({f"t = {t}": maps for t, maps in zip(times.tolist(), noised, strict=True)}, info)
 
 
 def label_strip(maps: Mapping[str, Tensor], info: DatasetInfo) -> Figure:
-    """Draw label maps "h w" in a row. maps: by title."""
+    """Draw label maps in a row.
+
+    Args:
+        maps: "h w" int64, by title.
+        info: colors of the classes.
+
+    Returns:
+        The figure.
+    """
     stacked = torch.stack(list(maps.values()))
     figure, axes = _grid(1, len(maps), stacked.shape[1:])
     _add_heads(axes[0], list(maps))

@@ -177,6 +177,12 @@ def write_config(config: TrainConfig, file: Path) -> None:
 def read_config(file: Path) -> TrainConfig:
     """Read a config that `write_config` or a user wrote.
 
+    Args:
+        file: a YAML file, such as RUN/train.yaml.
+
+    Returns:
+        The config.
+
     Raises:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """

@@ -124,6 +124,9 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     Args:
         config: the run.
         split: "train", "val" or "test"; "test" has the options of "val".
+
+    Returns:
+        The split, cropped and resized as the run sees it.
     """
     further = config.data.train if split == "train" else config.data.val
     data = open_dataset(config.data.name, split, **{**config.data.options, **further})
