@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +36,9 @@ class PredictOptions(SamplingOptions):
         description=f"tile images with more pixels per side; None: {DEFAULT_TILE} if the model can be tiled; 0: never",
     )
     overlap: int = Field(96, ge=8, description="pixels by which neighboring tiles overlap")
-    axis: int | None = Field(None, ge=0, le=2, description="array axis along which NIfTI volumes are sliced")
+    axis: Literal[0, 1, 2, "axial", "coronal", "sagittal"] | None = Field(
+        None, description="slices of NIfTI volumes: an array axis or an anatomical plane; None: see docs"
+    )
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
 

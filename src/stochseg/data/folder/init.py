@@ -153,10 +153,10 @@ citation: ""
 def _inspect_images(files: FolderFiles) -> tuple[str, dict[str, object]]:
     """Find channels and normalization: 8-bit gray goes to -1..1, all else to the measured mean 0 and deviation 1."""
     names = _evenly_spaced(sorted(files.images.values()))
-    channels = files.read_image(names[0])[0].shape[-1]
+    channels = files.read_image(names[0]).values.shape[-1]
     types, sums = set(), []
     for name in names:
-        image = files.read_image(name)[0]
+        image = files.read_image(name).values
         if image.shape[-1] != channels:
             raise UserError(
                 f"{files.tree.where(name)} has {image.shape[-1]} channel(s), {names[0]} has {channels}; "
