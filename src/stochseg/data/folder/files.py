@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import yaml
 
-from stochseg.data.folder.config import DESCRIPTION, FolderConfig
+from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.labels import class_map
 from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
@@ -21,8 +21,6 @@ from stochseg.errors import UserError
 from stochseg.files import is_junk
 
 SPLITS = "splits.json"
-INIT = "stochseg data init"
-"""The command that calls `init_folder`."""
 _EXTENSION = re.compile(r"(\.nii\.gz|\.[a-z]\w*)$", re.IGNORECASE)
 """A DICOM name such as 1.2.840 has none."""
 
@@ -38,16 +36,12 @@ class FolderFiles:
             if not name.startswith(self.top) or is_junk(name.split("/")[-1]):
                 continue
             match name.removeprefix(self.top).split("/"):
-                case ["images", file]:
-                    self._add(self.images, file, name)
-                case ["labels", rater, file]:
-                    self._add(self.labels.setdefault(rater, {}), file, name)
+                case ["images", *folders, file]:
+                    self._add(self.images, "/".join([*folders, file]), name)
                 case ["labels", file]:
-                    raise self._misplaced(name, f"labels/RATER/{file}")
-                case ["images", *_, file]:
-                    raise self._misplaced(name, f"images/{file}")
-                case ["labels", rater, *_, file]:
-                    raise self._misplaced(name, f"labels/{rater}/{file}")
+                    raise UserError(f"{tree.where(name)}: expected it at labels/RATER/{file}; move it there")
+                case ["labels", rater, *folders, file]:
+                    self._add(self.labels.setdefault(rater, {}), "/".join([*folders, file]), name)
 
     @cached_property
     def top(self) -> str:
@@ -62,9 +56,6 @@ class FolderFiles:
         if id in files:
             raise UserError(f"{self.tree.where(name)} and {files[id]} have the same ID {id!r}; remove or rename one")
         files[id] = name
-
-    def _misplaced(self, name: str, expected: str) -> UserError:
-        return UserError(f"{self.tree.where(name)}: expected it at {expected}; move it there")
 
     def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
