@@ -92,7 +92,7 @@ def test_check_finds_patients_in_several_splits_by_their_names(folder):
     without_group(folder)
     (problem,) = check_data(folder).problems
     assert "P000-0 (train)" in problem or "P000-3 (train)" in problem
-    assert all(word in problem for word in ("group:", "splits.json", f"stochseg data init {folder}", "'(.+)'"))
+    assert all(word in problem for word in ("`group: ", "splits.json", f"stochseg data init {folder}", "'(.+)'"))
     description = yaml.safe_load((folder / "dataset.yaml").read_text())
     (folder / "dataset.yaml").write_text(yaml.safe_dump({**description, "group": "(.+)"}))
     assert check_data(folder).problems == [], "the user says that every image is its own group"

@@ -153,7 +153,9 @@ def test_a_header_keeps_its_codes_and_loses_its_scaling(tmp_path):
 
 def test_nifti_2_stays_nifti_2():
     source = nibabel.Nifti2Image(np.zeros((10, 12, 5), np.int16), expected_affine())
-    assert isinstance(to_nifti(random_samples(), lattice=Lattice(source.affine, header=source.header)), nibabel.Nifti2Image)
+    assert isinstance(
+        to_nifti(random_samples(), lattice=Lattice(source.affine, header=source.header)), nibabel.Nifti2Image
+    )
 
 
 # ---------------------------------------------------------------------- orientation

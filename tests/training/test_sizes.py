@@ -87,9 +87,10 @@ def test_evaluate_scores_at_the_size_of_the_data(config, photographs, tmp_path):
     result = evaluate(model, source.data, options=SamplingOptions(n=2))
     ((example, samples),) = result.kept
     assert tuple(example.image.shape[-2:]) == samples.labels.shape[-2:] == SIZES["d"]
-    assert result.metrics["ged_2"] == evaluate(
-        model, open_path(photographs, "test"), options=SamplingOptions(n=2)
-    ).metrics["ged_2"]
+    assert (
+        result.metrics["ged_2"]
+        == evaluate(model, open_path(photographs, "test"), options=SamplingOptions(n=2)).metrics["ged_2"]
+    )
 
 
 def test_runs_from_before_keep_stretching(config, tmp_path):

@@ -59,7 +59,9 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with images/ID.* and labels/RATER/ID.*.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys of dataset.yaml that you know, e.g. threshold=128 num_classes=4."),
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys of dataset.yaml that you know, e.g. threshold=128 num_classes=4."
+        ),
     ] = None,
 ) -> None:
     """Write dataset.yaml and splits.json for your own folder, with values inferred from its files, for you to edit."""

@@ -109,9 +109,9 @@ def _describe_sizes(facts: Mapping[str, SplitFacts]) -> list[str]:
         return []
     (low, narrow), (high, wide) = ([f(column) for column in zip(*sizes, strict=True)] for f in (min, max))
     return [
-        f"images have {len(sizes)} sizes, heights {low} to {high}, widths {narrow} to {wide}: training pads each batch to "
-        "its largest image, and the padding is neither learned nor scored; to resize them instead, train with "
-        "data.size=128 or 'data.size=[128,256]' (the aspect is kept, and predictions have the size of their image)"
+        f"the images have {len(sizes)} sizes, heights {low} to {high}, widths {narrow} to {wide}: training pads each "
+        "batch to its largest image with void; to resize them instead, train with data.size=128 or "
+        "'data.size=[128,256]' (the aspect is kept, and predictions have the size of their image)"
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stochseg.data.folder.config import DESCRIPTION
 from stochseg.data.readers import dicom, nifti
 from stochseg.data.readers.pictures import SUFFIXES as PICTURES
 from stochseg.data.readers.trees import Tree
@@ -140,7 +141,10 @@ def _single_file(path: Path, name: str, axis: Axis) -> Source:
 
 
 def _in_folder(folder: Path, axis: Axis, notices: list[str]) -> list[Source]:
-    """Find the sources below a folder."""
+    """Find the sources below a folder; of a data set, its images and not its label maps."""
+    if (folder / DESCRIPTION).is_file() and (folder / "images").is_dir():
+        notices.append(f"{folder} is a data set: its images are segmented, its label maps are not")
+        folder /= "images"
     paths = {name: folder / name for name in Tree(folder).names}
     results = {path.parent for path in paths.values() if path.name == RESULT and is_result(path.parent)}
     sources: list[Source] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ class Lattice:
     """
 
     affine: npt.NDArray[np.float64]
-    slicing: Slicing = Slicing()
+    slicing: Slicing = field(default_factory=Slicing)
     header: Any = None
     unit: float = 1.0
 

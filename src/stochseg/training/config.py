@@ -34,8 +34,8 @@ class DataConfig(Config):
     )
     resize: Literal["fit", "stretch"] = Field(
         "fit",
-        description="fit: keep the aspect, pad with void, and let the model do and undo the same to every image that it "
-        "samples; stretch, and always after a crop: for training and validation only",
+        description="fit: keep the aspect, pad with void, and let the model do and undo the same to every image that "
+        "it samples; stretch, and always after a crop: of the run's own data only",
     )
     augment: str = Field("none", description="named augmentation of the training split")
     workers: int = Field(0, ge=0, description="processes that load data")

@@ -124,11 +124,11 @@ def _name_leaks(files: FolderFiles, root: Path) -> list[str]:
     shared = [ids for ids in members(pattern, split_of).values() if len({split_of[id] for id in ids}) > 1]
     if not shared:
         return []
-    first = {split_of[id]: id for id in shared[0]}
+    example = ", ".join(f"{id} ({split})" for split, id in {split_of[id]: id for id in shared[0]}.items())
     return [
-        f"a patient may be in several splits: {', '.join(f'{id} ({split})' for split, id in first.items())}, and so for "
-        f"{len(shared)} group(s) of names. If so, set `group: '{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split "
-        f"again with: {INIT} {root}. If these names have nothing to do with each other, set `group: '{ALONE}'`"
+        f"{len(shared)} patient(s), by the names of their images, are in several splits: {example}. Set `group: "
+        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {root}. If these images do not "
+        f"belong together, set `group: '{ALONE}'`"
     ]
 
 

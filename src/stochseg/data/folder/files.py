@@ -159,7 +159,7 @@ class FolderFiles:
         where, labels = self.tree.where(name), self.tree.label_map(name, oriented=oriented)
         if image.place is not None and labels.place is not None and not labels.place.matches(image.place):
             raise UserError(
-                f"{where}: its affine places it elsewhere than its image, so its pixels cannot be matched; save it with "
-                "the affine of the image"
+                f"{where}: its affine places it elsewhere than its image, so their pixels cannot be matched; save it "
+                "with the affine of the image"
             )
         return class_map(labels.values, self.config, where)

@@ -22,9 +22,8 @@ def find_group(ids: Iterable[str]) -> str | None:
     """Find a pattern of the names by which several images belong together.
 
     The candidates are the folders of the images, the beginning of their names up to a number (`P000` of `P000-1`,
-    `case12` of `case12_slice003`), and a number followed by letters (`RET002` of `RET002OD`). Of these the coarsest with
-    at least `WANTED` groups is taken: groups that are too large cost a little data, groups that are too small let the
-    scores of a model lie.
+    `case12` of `case12_slice003`), and a number followed by letters (`RET002` of `RET002OD`). The coarsest one with at
+    least `WANTED` groups is taken, because groups that are too small make scores too good.
 
     Args:
         ids: Names of the images, without suffix, with their folders.

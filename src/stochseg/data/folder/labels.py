@@ -60,7 +60,7 @@ def count_levels(levels: Pixels) -> Levels:
 
 
 def find_blends(levels: Levels) -> list[int]:
-    """Find the levels that occur as transitions from a lower to a higher one, as smoothing and compression make them."""
+    """Find the levels that occur as transitions between others, as smoothing and compression make them."""
     return [level for level, (pixels, between) in levels.items() if between >= BLEND * pixels]
 
 

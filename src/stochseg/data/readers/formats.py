@@ -33,7 +33,9 @@ def read_picture(content: bytes, where: str, palette: Palette, *, oriented: bool
     except UserError:
         raise
     except Image.DecompressionBombError as error:
-        raise UserError(f"{where}: too many pixels for one image ({error}); cut it into several, or shrink it") from None
+        raise UserError(
+            f"{where}: too many pixels for one image ({error}); cut it into several, or shrink it"
+        ) from None
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise UserError(f"{where} cannot be read as an image ({reason}); it is damaged or of another kind") from None

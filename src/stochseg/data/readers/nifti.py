@@ -154,10 +154,10 @@ def read_slice(content: bytes, where: str, *, oriented: bool = True) -> Picture:
     if oriented and rows < 3 and volume.is_placed:
         slicing = volume.slicing(3 - rows - columns)
         _, rows, columns = slicing.axes
-        image = slicing.cut(values.reshape((*values.shape, 1)[:3]))[0]
-        ends = [(length - 1, 0) if i in slicing.flipped else (0, length - 1) for i, length in enumerate(values.shape)]
-        indices = np.array([*ends, (0, 0), (0, 0), (1, 1)][:3] + [(1, 1)])
-        place = Place(slicing, (volume.affine @ indices)[:3].T)
+        array = values.reshape((*values.shape, 1)[:3])
+        image = slicing.cut(array)[0]
+        ends = [(length - 1, 0) if i in slicing.flipped else (0, length - 1) for i, length in enumerate(array.shape)]
+        place = Place(slicing, (volume.affine @ np.array([*ends, (1, 1)]))[:3].T)
     else:
         image = values.reshape(values.shape[columns], values.shape[rows]).T
     return Picture(image, stated_spacing(zooms[rows] * volume.unit, zooms[columns] * volume.unit), place)
