@@ -1,4 +1,4 @@
-"""mIoU on CamVid under one budget: categorical diffusion, the same U-Net with cross-entropy, and an established network.
+"""mIoU on CamVid under one budget: categorical diffusion, the same U-Net with cross-entropy, and established networks.
 
 OMP_NUM_THREADS=1 python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid --minutes 10
 

@@ -3,6 +3,7 @@
 import json
 import zipfile
 
+import nibabel
 import numpy as np
 import pytest
 import yaml
@@ -85,6 +86,14 @@ def jpeg(root):
     (root / "labels/ben/a.png").unlink()
 
 
+def elsewhere(root):
+    (root / "images/a.png").unlink()
+    (root / "labels/anna/a.png").unlink()
+    (root / "labels/ben/a.png").unlink()
+    for name, affine in (("images", np.diag([-1, -1, 1, 1])), ("labels/ben", np.eye(4))):
+        nibabel.Nifti1Image(np.zeros((8, 8, 1), np.uint8), affine).to_filename(root / f"{name}/a.nii")
+
+
 def fractions(root):
     (root / "labels/ben/a.png").unlink()
     Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(root / "labels/ben/a.tif")
@@ -108,10 +117,11 @@ MISTAKES = {
         lambda r: move(r, "labels/ben/a.png", "labels/a.png"),
         r"labels/a\.png: .*labels/RATER/a\.png",
     ),
-    "images in folders": (
-        lambda r: move(r, "images/a.png", "images/more/a.png"),
-        r"images/more/a\.png: .*images/a\.png",
+    "images in folders, labels not": (
+        lambda r: (move(r, "images/a.png", "images/more/a.png"), splits(r, train=["more/a"], val=["c"], test=["d"])),
+        r"image 'more/a' has no label map in .*labels/\*/more/a\.\*",
     ),
+    "label elsewhere in space": (elsewhere, r"ben/a\.nii: its affine"),
     "several pages": (pages, r"images/a\.tif.* 2 pages"),
     "text as DICOM": (lambda r: text_as(r, "images/a.dcm"), r"images/a\.dcm cannot be read as DICOM"),
     "text as NIfTI": (lambda r: text_as(r, "images/a.nii"), r"images/a\.nii cannot be read as NIfTI"),

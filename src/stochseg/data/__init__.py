@@ -1,6 +1,7 @@
 """Data sets, the registry that finds them by name, importers, and augmentations."""
 
 from stochseg.data import importers  # noqa: F401  (importing it registers the importers)
+from stochseg.data.fitting import Fitted
 from stochseg.data.folder import Folder
 from stochseg.data.importers.plans import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
@@ -23,6 +24,7 @@ __all__ = [
     "DATASETS",
     "IMPORTERS",
     "Cropped",
+    "Fitted",
     "Folder",
     "KnownTruth",
     "Phantoms",

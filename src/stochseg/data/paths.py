@@ -46,12 +46,12 @@ def open_path(path: str | Path, split: str) -> SegmentationData:
         >>> from stochseg.data.example import write_example_folder
         >>> from stochseg.data.folder import init_folder
         >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     root = write_example_folder(Path(scratch) / "mine", count=12, size=16)
         ...     _ = init_folder(root)
         ...     sizes = {split: len(data) for split, data in open_all(root).items()}
         ...     train = open_path(root, "train")
         >>> sizes, len(train)
-        ({'train': 5, 'val': 1, 'test': 2}, 5)
+        ({'train': 4, 'val': 4, 'test': 4}, 4)
     """
     path = Path(path)
     if not path.exists():

@@ -125,5 +125,8 @@ def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
             raise unknown_name(f"option of data set {name!r}:", key, (p.name for p in parameters))
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in options]
     if missing:
-        raise UserError(f"data set {name!r} needs {', '.join(missing)}; set data.options.{missing[0]}=...")
+        raise UserError(
+            f"data set {name!r} needs {', '.join(missing)}: pass your folder or packed store with --data, or set "
+            f"data.options.{missing[0]}=…; `stochseg data example my-data` writes a folder to try"
+        )
     return opener(split, **options)

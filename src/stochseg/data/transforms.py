@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from stochseg.data.fitting import nearest, resize_image
 from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
@@ -75,8 +75,7 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
     height, width = example.image.shape[-2:]
     if (height, width) == size:
         return example
-    image = F.interpolate(example.image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
-    labels = F.interpolate(example.raters[None].double(), size, mode="nearest-exact")[0].long()
+    image, labels = resize_image(example.image, size), nearest(example.raters, size)
     spacing = example.spacing
     if spacing is not None:
         spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])

@@ -17,7 +17,7 @@ from stochseg.training.config import TrainConfig, override, read_config
 
 # Training of a model by its own name, unless its authors chose otherwise.
 _BY_NAME: dict[str, Any] = {
-    "data": {"name": "folder", "options": {"root": "my-data"}, "augment": "flip-rotate"},
+    "data": {"name": "folder", "augment": "flip-rotate"},  # of the user: --data
     "steps": 4000,
     "batch_size": 16,
     "lr": 5e-4,
@@ -230,7 +230,8 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
     else:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])
     if data is not None:
-        kept = {key: values["data"][key] for key in ("augment", "crop", "size", "workers") if key in values["data"]}
+        settings = ("augment", "crop", "size", "resize", "workers")
+        kept = {key: values["data"][key] for key in settings if key in values["data"]}
         values = {**values, "data": {**kept, **data_at(data)}}
     return TrainConfig.parse(override(values, overrides), where=f"recipe {name!r}")
 

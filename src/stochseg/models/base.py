@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.core import NOISES
+from stochseg.data.fitting import Fit
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
-from stochseg.models.sampling import Drawing, Keys, Progress, SamplingOptions, cut_window, draw_samples, embed
+from stochseg.models.sampling import Drawing, Keys, Progress, SamplingOptions, cut_window, draw_samples, embed, undo_fit
 from stochseg.types import DatasetInfo, Losses, Samples
 
 
@@ -200,7 +201,8 @@ class StochasticSegmenter(nn.Module):
         """Draw n plausible label maps per image.
 
         Sample i of an image depends on (seed, image, i) alone, not on n or on the other images; with Latin noise,
-        which stratifies the n samples, on n too.
+        which stratifies the n samples, on n too. A model that was trained on resized images (`info.fit`) resizes the
+        image in the same way, and its samples back to the size of the image.
 
         Args:
             image: raw intensities as a numpy array "h w" or "h w c", a PIL image or the path of an image file; a list
@@ -232,13 +234,23 @@ class StochasticSegmenter(nn.Module):
         self.check_options(options)
         options = options.or_default(self.default_sampling())
         batch = self.prepare(image)
+        fit = self.fit(*batch.shape[2:])
+        batch = batch if fit is None else fit.image(batch)
         keys = [(options.seed, image_key(x)) for x in batch]
         was_training = self.training
         self.eval()
         try:
-            return self._draw(batch.to(self.device), keys, options, progress)
+            samples = self._draw(batch.to(self.device), keys, options, progress)
         finally:
             self.train(was_training)
+        return samples if fit is None else undo_fit(samples, fit)
+
+    def fit(self, *size: int) -> Fit | None:
+        """How `sample` resizes and pads images of this height and width for the network; None: not at all."""
+        if self.info.fit is None or self.info.fit == size:
+            return None
+        height, width = size
+        return Fit((height, width), self.info.fit)
 
     def prepare(self, image: Any) -> Tensor:
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
+from stochseg.data.fitting import Fit
 from stochseg.errors import hyphenated
 from stochseg.types import DatasetInfo, Samples
 
@@ -170,3 +171,8 @@ def embed(samples: Samples, window: tuple[slice, ...], size: Sequence[int]) -> S
     mean[:, 0] = 1
     cut_window(mean, window).copy_(samples.mean)
     return replace(samples, labels=labels, mean=mean)
+
+
+def undo_fit(samples: Samples, fit: Fit) -> Samples:
+    """Resize samples of a fitted image back: labels to the nearest, mean probabilities smoothly."""
+    return replace(samples, labels=fit.undo_labels(samples.labels), mean=fit.undo_probabilities(samples.mean))

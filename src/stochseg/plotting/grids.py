@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from stochseg.core import CategoricalProcess, SeededNoise
@@ -118,7 +119,9 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class.
+    """Draw images with the outlines of every rater, and a legend.
+
+    There is one color per rater, or per class if no image has more than one rater.
 
     Args:
         examples: the images with their raters.
@@ -129,18 +132,29 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
         The figure.
     """
     rows = -(-len(examples) // columns)
-    figure = Figure(figsize=(1.9 * columns, 2.1 * rows), layout="constrained")
+    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.4), layout="constrained")
     axes = bare_axes(figure, rows, columns)
-    for axis, example in zip(axes.flat, examples, strict=False):
+    names = [example.rater_names or _numbered(len(example.raters)) for example in examples]
+    raters = sorted({name for each in names for name in each})
+    rater_color = {name: RATER_COLORS[i % len(RATER_COLORS)] for i, name in enumerate(raters)}
+    by_class = max(len(example.raters) for example in examples) == 1
+    for axis, example, drawers in zip(axes.flat, examples, names, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
         name = example.id if len(example.id) <= 17 else f"…{example.id[-16:]}"
         axis.set_title(f"{name}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
-        for k, labels in enumerate(example.raters.numpy()):
+        for rater, labels in zip(drawers, example.raters.numpy(), strict=True):
             for label in range(1, info.num_classes):
-                color = info.colors[label] if len(example.raters) == 1 else RATER_COLORS[k % len(RATER_COLORS)]
+                color = info.colors[label] if by_class else rater_color[rater]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
         fit_axes(axis, example.image.shape[-2:])
+    colors = dict(zip(info.names[1:], info.colors[1:], strict=True)) if by_class else rater_color
+    lines = [Line2D([], [], color=color, label=name) for name, color in colors.items()]
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=HEAD, frameon=False)
     return figure
+
+
+def _numbered(raters: int) -> tuple[str, ...]:
+    return tuple(f"rater {i + 1}" for i in range(raters))
 
 
 def forward_process(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from rich.console import Console
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from stochseg.data import Cropped, Resized, SegmentationData, open_dataset, spread
+from stochseg.data import Cropped, Fitted, Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
@@ -30,7 +32,7 @@ from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, writ
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.interrupts import delayed_interrupts
-from stochseg.training.log import Log
+from stochseg.training.log import LOG_FILE, Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
@@ -103,14 +105,19 @@ def train(
         if resume:
             recover_folder(out / "last")
         _check_run(config, out, resume)
-        resumed = resume and (out / "last").exists()
+        resumed, is_new = resume and (out / "last").exists(), not (out / CONFIG_FILE).exists()
         run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
         if resumed:
             run.restore()
         processes.wait()
-        if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
-            write_config(config, out / CONFIG_FILE)
-        run.fit()
+        try:
+            if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
+                write_config(config, out / CONFIG_FILE)
+            run.fit()
+        except BaseException:
+            if processes.is_main and is_new and run.progress.step == 0:
+                _remove_traces(out)  # a corrected command starts at once
+            raise
         run.calibrate_sampling()
         processes.wait()  # the main process may still be writing; leaving early would end the group
     finally:
@@ -119,7 +126,7 @@ def train(
 
 
 def open_split(config: TrainConfig, split: str) -> SegmentationData:
-    """Open a split of a run's data.
+    """Open a split of a run's data, at its own size where the model fits images into another.
 
     Args:
         config: the run.
@@ -132,7 +139,14 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     data = open_dataset(config.data.name, split, **{**config.data.options, **further})
     if config.data.crop is not None:
         data = Cropped(data, config.data.crop)
-    return data if config.data.size is None else Resized(data, config.data.size)
+    if config.data.size is None or config.data.fit is not None:
+        return data
+    return Resized(data, config.data.size)
+
+
+def _training_view(data: SegmentationData, config: TrainConfig) -> SegmentationData:
+    """The examples as the network sees them."""
+    return data if config.data.fit is None else Fitted(data, config.data.fit)
 
 
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
@@ -150,6 +164,15 @@ def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
             )
 
 
+def _remove_traces(out: Path) -> None:
+    """Remove what a run wrote that could not take its first step, such as for lack of memory."""
+    for name in (CONFIG_FILE, LOG_FILE):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "tensorboard", ignore_errors=True)
+    with suppress(OSError):  # the folder was there before, with other files
+        out.rmdir()
+
+
 def _fixed_values(config: TrainConfig) -> dict[str, Any]:
     """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
     values = config.model_dump(mode="json", exclude={*FREE_KEYS})
@@ -163,8 +186,9 @@ class _Run:
 
     def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, resumed: bool):
         self.config, self.out, self.processes, self.console = config, out, processes, console
-        train_data = open_split(config, "train")
-        self.val_data = open_split(config, "val")
+        stored = open_split(config, "train")
+        train_data = _training_view(stored, config)
+        self.val_data = _training_view(open_split(config, "val"), config)
         self.val_images = self._validation_images()
         self.stream = TrainingStream(
             train_data,
@@ -178,7 +202,8 @@ class _Run:
         options = config.model.options
         if resumed:
             options = {**values_before(config.model.name, read_json(out / "last" / CONFIG).get("config")), **options}
-        self.model = build(config.model.name, train_data.info, options)
+        info = train_data.info.model_copy(update={"ignore": stored.info.ignore})  # padding is void in training only
+        self.model = build(config.model.name, info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
             if config.start_from is not None:
@@ -327,9 +352,10 @@ class _Run:
         config, model = self.config.validation, self.average.model
         score, rows = 0.0, list[tuple[Example, Samples]]()
         for i in self.val_images[self.processes.rank :: self.processes.world]:
-            example = self.val_data[i].rated(model.info.ignore)
+            ignore = self.val_data.info.ignore
+            example = self.val_data[i].rated(ignore)
             samples = model.sample(example.image[None], config.num_samples, evaluations=config.evaluations).to("cpu")
-            batch = Batch.collate([example], model.info.ignore)
+            batch = Batch.collate([example], ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
             if len(rows) < 4:
