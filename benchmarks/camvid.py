@@ -1,20 +1,25 @@
-"""mIoU on CamVid under one budget: categorical diffusion and cross-entropy, with and without frozen features.
+"""mIoU on CamVid under one budget: categorical diffusion, the same U-Net with cross-entropy, and established networks.
 
-python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid
+OMP_NUM_THREADS=1 python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid --minutes 10
 
 The table has the form of that for Cityscapes in the CCDM paper: mIoU of the map fused from 1, 5 and 10 samples, by the
-mean of their probabilities and by majority vote. Every network is trained for the same time. Runs and finished rows are
-kept in --runs: several processes can work on different methods, and a last call without methods writes the table.
+mean of their probabilities and by majority vote, for three trainings per method. All start with the same ImageNet
+weights (EfficientNet-Lite0). The budget is CPU time of one core: as many steps as fit, from the CPU time of a few
+steps, so that other work on the machine does not matter. Runs, step times and finished rows are kept in --runs: several
+processes can work on different methods or seeds, and a last call without methods writes the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
+import time
 from pathlib import Path
+from statistics import mean, stdev
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from harness import argument_parser, write_csv
@@ -23,85 +28,117 @@ from stochseg.evaluation import fusion_miou
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.inference import with_engine
+from stochseg.memory import keep_freed_memory
 from stochseg.models import load
 from stochseg.training import TrainConfig, train
 
 COUNTS = (1, 5, 10)
-UNET = {"base": 32, "multipliers": [1, 2, 2, 4], "blocks": 1, "attention": [8]}
-FEATURES = {"encoder": "efficientnet-lite0"}
-DIFFUSION = {**UNET, "objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "ccdm": ("ccdm", DIFFUSION),
-    "ccdm + EfficientNet-Lite0": ("ccdm", {**DIFFUSION, **FEATURES}),
-    "unet-ce": ("unet-ce", UNET),
-    "unet-ce + EfficientNet-Lite0": ("unet-ce", {**UNET, **FEATURES}),
-    "smp:deeplabv3/resnet50": ("smp:deeplabv3/resnet50", {}),
+METHODS: dict[str, tuple[str, list[str]]] = {
+    "fast": ("camvid-fast", []),
+    # Only pure noise as input: the network of camvid-fast as an ordinary one, trained with cross-entropy.
+    "fast-ce": (
+        "camvid-fast",
+        ["model.options.t_power=1.0e+9", "model.options.draws=1", "model.options.evaluations=1"],
+    ),
+    "smp": ("camvid-smp", []),
+    "unet-ce": ("camvid-unet-ce", []),
+    "ccdm": ("camvid-ccdm", []),
 }
+"""Recipes and what is changed in them."""
+TIMED = (4, 16)
+"""Steps of two short trainings; the difference of their CPU times is that of the steps between."""
+QUIET = Console(stderr=True, quiet=True)
 
 
-def settings_of(name: str, arguments: argparse.Namespace) -> TrainConfig:
-    model_name, options = CASES[name]
-    config = recipe("small", [], arguments.data)
-    return config.model_copy(
-        update={
-            "data": config.data.model_copy(update={"size": tuple(arguments.size), "augment": "flip-jitter"}),
-            "model": config.model.model_copy(update={"name": model_name, "options": options}),
-            "steps": 10**9,
-            "minutes": arguments.minutes,
-            "batch_size": 8,
-            "optimizer": "adam",
-            "lr": 5e-4,
-            "decay": "cosine",
-            "tail": 0.25,
-            "warmup": 100,
-            "precision": "auto",
-            "validation": config.validation.model_copy(update={"every": 10**9, "images": 2, "num_samples": 2}),
-        }
-    )
-
-
-def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train and evaluate one method, or read the row of an earlier call."""
-    folder = arguments.runs / re.sub("[^a-z0-9]+", "-", name.lower())
-    kept = folder / f"row-{arguments.limit or 'all'}-{arguments.engine}.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
-    train(settings_of(name, arguments), folder, resume=True, device="cpu", console=Console(stderr=True))
-    model = load(folder / "last")
-    val = Resized(open_path(arguments.data, "val"), tuple(arguments.size))
-    sampling = with_engine(model, arguments.engine) if model.accelerated_modules else model
-    scores = fusion_miou(sampling, val, counts=COUNTS, limit=arguments.limit)
+def settings_of(name: str, steps: int, seed: int, arguments: argparse.Namespace) -> TrainConfig:
     height, width = arguments.size
+    base, changed = METHODS[name]
+    overrides = [
+        *changed,
+        f"steps={steps}",
+        f"seed={seed}",
+        f"data.size=[{height}, {width}]",
+        "data.workers=0",
+        "validation.every=1000000000",
+        "validation.images=2",
+        "validation.num_samples=2",
+        "validation.calibration_images=0",
+    ]
+    return recipe(base, overrides, arguments.data)
+
+
+def seconds_per_step(name: str, arguments: argparse.Namespace) -> float:
+    """CPU seconds of an optimizer step, measured once for all seeds."""
+    kept = arguments.runs / name / "step.json"
+    if not kept.exists():
+        spent = []
+        for steps in TIMED:
+            with TemporaryDirectory() as folder:
+                start = time.process_time()
+                train(settings_of(name, steps, 0, arguments), Path(folder) / "run", device="cpu", console=QUIET)
+                spent.append(time.process_time() - start)
+        seconds = (spent[1] - spent[0]) / (TIMED[1] - TIMED[0])
+        write_text(kept, json.dumps({"cpu_seconds_per_step": seconds}))
+    return float(json.loads(kept.read_text())["cpu_seconds_per_step"])
+
+
+def row_of(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and evaluate one method with one seed, or read the row of an earlier call."""
+    folder = arguments.runs / name / f"{arguments.minutes:g}-minutes-seed-{seed}"
+    kept = folder / "row.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    steps = round(60 * arguments.minutes / seconds_per_step(name, arguments))
+    train(settings_of(name, steps, seed, arguments), folder / "run", resume=True, device="cpu", console=Console())
+    model = load(folder / "run" / "last")
+    size = tuple(arguments.size)
+    val = Resized(open_path(arguments.data, "val"), size)
+    evaluations = model.default_sampling().evaluations or 1
+    iterative = evaluations > 1
+    sampling = with_engine(model, "bfloat16") if iterative else model
+    scores = fusion_miou(sampling, val, counts=COUNTS if iterative else (1,))
     row: dict[str, Any] = {
         "method": name,
+        "model": model.name,
+        "seed": seed,
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "minutes": f"{arguments.minutes:g}",
-        "images": arguments.limit or len(val),
-        "height": height,
-        "width": width,
-        "engine": sampling.engine,
+        "minutes": arguments.minutes,
+        "steps": steps,
+        "images": len(val),
+        "height": size[0],
+        "width": size[1],
+        "evaluations": evaluations,
     }
-    row |= {f"{rule}_{n}": round(100 * scores[n, rule], 1) for rule in ("mean", "vote") for n in COUNTS}
+    for rule in ("mean", "vote"):
+        row |= {f"{rule}_{n}": round(100 * scores.get((n, rule), scores[1, rule]), 2) for n in COUNTS}
     write_text(kept, json.dumps(row))
     return row
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """mIoU of a method, mean ± standard deviation over seeds."""
+    values = {n: [row[f"mean_{n}"] for row in rows] for n in COUNTS}
+    parts = [f"{n}: {mean(found):.1f} ± {stdev(found) if len(found) > 1 else 0:.1f}" for n, found in values.items()]
+    return f"{rows[0]['method']}: mIoU by number of samples {', '.join(parts)}"
+
+
 def main() -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()
     parser = argument_parser(__doc__)
     parser.add_argument("data", type=Path, help="packed store of CamVid (stochseg data import camvid …)")
-    parser.add_argument("methods", nargs="*", help=f"train only these and write no table; known: {', '.join(CASES)}")
+    parser.add_argument("methods", nargs="*", help=f"compute only these and write no table; known: {' '.join(METHODS)}")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--minutes", type=float, default=6.0, help="training time per network")
-    parser.add_argument("--size", type=int, nargs=2, default=(96, 128), help="height and width of the images")
-    parser.add_argument("--limit", type=int, help="maximum number of validation images, evenly spaced; default: all")
-    parser.add_argument("--engine", default="eager", help="inference engine, for models that support it")
+    parser.add_argument("--minutes", type=float, default=10.0, help="core-minutes of training per network")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--size", type=int, nargs=2, default=(120, 160), help="height and width of the images")
     arguments = parser.parse_args()
     rows = []
-    for name in arguments.methods or CASES:
-        rows.append(row_of(name, arguments))
-        print(rows[-1], flush=True)
+    for name in arguments.methods or METHODS:
+        rows.append([row_of(name, seed, arguments) for seed in arguments.seeds])
+        print(summary(rows[-1]), flush=True)
     if not arguments.methods:
-        print(write_csv("camvid", rows, arguments.out))
+        print(write_csv("camvid", [row for found in rows for row in found], arguments.out))
 
 
 if __name__ == "__main__":

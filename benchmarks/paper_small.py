@@ -34,8 +34,8 @@ def main() -> None:
         filled.append(
             {"table": table.name, "cells": table.count_cells(), "rows": len(table.rows), "filled": len(lines)}
         )
-        print(filled[-1])
         assert len(lines) == len(table.rows), f"{table.name}: rows without scores"
+        print(filled[-1])
     for name, figure in FIGURES.items():
         store = arguments.runs / f"{figure.data}.h5"
         picture = draw_figure(name, FigureSettings(arguments.runs, store, seeds=1, images=2, device="cpu"))

@@ -22,6 +22,11 @@ def test_an_unknown_name_lists_the_known_ones():
         lookup("sampler", {"b": 1, "a": 2}, "euler")
 
 
+def test_a_name_of_another_type_is_unknown():
+    with pytest.raises(UserError, match="unknown sampler 3; known: a"):
+        lookup("sampler", {"a": 1}, 3)
+
+
 @pytest.mark.parametrize("registry", [GAUSSIAN_STEPS, GRIDS, NOISES, OBJECTIVES, SAMPLERS, SCHEDULES])
 def test_names_that_users_type_have_no_underscores(registry):
     assert [name for name in registry if "_" in name] == []

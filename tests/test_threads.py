@@ -66,6 +66,13 @@ def test_the_choice_of_the_user_stays(machine, variables):
     assert {name: os.environ[name] for name in VARIABLES if name in os.environ} == variables
 
 
+def test_an_empty_variable_is_no_choice(machine):
+    machine(9, OMP_NUM_THREADS="", OMP_WAIT_POLICY="")
+    limit_threads()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert os.environ["GOMP_SPINCOUNT"] == "2000"
+
+
 def test_nothing_is_set_once_torch_has_been_imported(machine, monkeypatch):
     machine(9)
     monkeypatch.setitem(sys.modules, "torch", object())

@@ -28,6 +28,8 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     renamed_keys: ClassVar[Mapping[str, str]] = {}
     """Current names of old keys, which are still read. The keys of base classes are included."""
+    values_before: ClassVar[Mapping[str, Any]] = {}
+    """Values that keys stand for in saved models that are older than the key, where the default is another."""
 
     @model_validator(mode="before")
     @classmethod

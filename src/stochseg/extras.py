@@ -3,7 +3,7 @@
 torchvision from PyPI is built for CUDA. Next to a CPU build of torch its compiled part does not load, and `import
 torchvision` fails with "operator torchvision::nms does not exist". timm and segmentation_models_pytorch then fail too,
 although stochseg never reaches these operators. `repair_torchvision` declares them without an implementation, which is
-enough for the import. It runs only when a package that imports torchvision is required, never on import.
+enough for the import. It runs only when such a package is needed, not when stochseg or one of its packages is imported.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ def limit_threads() -> None:
     """
     if "torch" in sys.modules:
         return
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    if not os.environ.get("OMP_WAIT_POLICY") and not os.environ.get("GOMP_SPINCOUNT"):
+        os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
     free = free_cores()
-    if free < _physical_cores() and "MKL_NUM_THREADS" not in os.environ:
-        os.environ.setdefault("OMP_NUM_THREADS", str(free))
+    if free < _physical_cores() and not os.environ.get("MKL_NUM_THREADS") and not os.environ.get("OMP_NUM_THREADS"):
+        os.environ["OMP_NUM_THREADS"] = str(free)
 
 
 def free_cores() -> int:

@@ -101,6 +101,9 @@ class DatasetInfo(Config):
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
     normalization: Normalization = Normalization()
     size: tuple[int, int] | None = Field(None, description="(height, width) that all images were resized to, if any")
+    fit: tuple[int, int] | None = Field(
+        None, description="(height, width) into which a model resizes and pads every image; samples are resized back"
+    )
     intensities: Intensities | None = Field(None, description="of the training images, measured when training starts")
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 

@@ -28,6 +28,12 @@ def test_quantiles_are_exact_despite_rounding():
     assert zero.interval() == (5, 5)
     with pytest.raises(UserError, match="unknown comparison '=>'"):
         tenth.probability("=>", 3)
+    with pytest.raises(UserError, match="threshold.*got '3'"):
+        tenth.probability(">", "3")
+    with pytest.raises(UserError, match="quantile.*got 'x'"):
+        tenth.quantile("x")
+    with pytest.raises(UserError, match="confidence.*got None"):
+        tenth.interval(None)
     with pytest.raises(UserError, match="confidence.*90"):
         tenth.interval(90)
 

@@ -87,6 +87,8 @@ def test_volume_is_the_sum_over_slices():
     [
         ({"what": "girth"}, "girth.*known: area, components"),
         ({"spacing": (1, 0)}, "2 positive numbers"),
+        ({"spacing": 0.7}, "2 positive numbers.*got 0.7"),
+        ({"spacing": "xy"}, "2 positive numbers.*got 'xy'"),
         ({"spacing": (1, 1, 1)}, r"\(row, column\)"),
         ({"label": 3}, "class from 0 to 2"),
         ({"label": "rim"}, "rim.*pass info"),

@@ -22,10 +22,6 @@ def folder(tmp_path):
     """An example folder with dataset.yaml and splits by patient."""
     root = write_example_folder(tmp_path / "mine", count=48, size=16)
     init_folder(root)
-    text = (root / "dataset.yaml").read_text().replace("group: null", 'group: "^(P[0-9]+)-"')
-    (root / "dataset.yaml").write_text(text)
-    (root / "splits.json").unlink()
-    init_folder(root)
     return root
 
 
@@ -33,7 +29,9 @@ def test_folder_to_trained_model(run, tmp_path):
     """The five commands of docs/guide/own_data.md."""
     mine, out = tmp_path / "mine", tmp_path / "run"
     assert run("data", "example", mine, "--count", 40, "--size", 16)[0] == 0
-    assert run("data", "init", mine)[0] == 0
+    code, said, _ = run("data", "init", mine)
+    assert code == 0
+    assert "10 groups, such as P000 (P000-0, P000-1, …) and P001 (P001-0, P001-1, …)" in said
     assert run("data", "check", mine)[0] == 0
     tiny = "model.options={tower: [4, 8], light: [4, 4], tower_blocks: 1, components: 2, num_timesteps: 4, steps: 2}"
     small = ("steps=3", "batch_size=4", "validation={every: 3, images: 2, samples: 2}")
@@ -152,3 +150,23 @@ def test_lidc_recipe_names_the_import_command(run, tmp_path, monkeypatch):
     code, _, err = run("train", "lidc-9m")
     assert code == 2
     assert re.search("data/lidc.h5.*stochseg data import", err)
+
+
+def test_init_takes_keys_of_the_description(run, tmp_path):
+    mine = write_example_folder(tmp_path / "mine", count=12, size=16)
+    code, _, err = run("data", "init", mine, "group=(")
+    assert code == 2
+    assert "not a regular expression" in err
+    assert run("data", "init", mine, "threshold=128", "class_names=[nothing, nodule]")[0] == 0
+    written = yaml.safe_load((mine / "dataset.yaml").read_text())
+    assert (written["threshold"], written["class_names"], written["values"]) == (128, ["nothing", "nodule"], {})
+    assert run("data", "check", mine)[0] == 0
+
+
+@pytest.mark.parametrize("recipe", ["small", "ssn"])
+def test_training_of_own_data_says_how_to_pass_them(run, tmp_path, monkeypatch, recipe):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("train", recipe)
+    assert code == 2
+    assert "--data" in err
+    assert list(tmp_path.iterdir()) == []

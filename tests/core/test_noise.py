@@ -145,7 +145,7 @@ def test_seeded_uniforms_are_float32_in_the_unit_interval():
 
 
 def test_a_wrong_number_of_rows_raises():
-    with pytest.raises(UserError, match="made for 2 rows, asked for 3"):
+    with pytest.raises(UserError, match="2 rows.*got 3"):
         SeededNoise([(0,), (1,)]).uniform((3, 4, 4))
 
 
@@ -201,5 +201,5 @@ def test_noise_of_some_rows_is_that_of_all(name):
         part = NOISES[name](IMAGES, 4, rows, "cpu")
         assert torch.equal(part.uniform((len(rows), 5)), first[rows.start : rows.stop])
         assert torch.equal(part.uniform((len(rows), 3, 2)), second[rows.start : rows.stop])
-        with pytest.raises(UserError, match=f"made for {len(rows)} rows, asked for 40"):
+        with pytest.raises(UserError, match=f"{len(rows)} rows.*got 40"):
             part.uniform((40, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stochseg.core import SCHEDULES, Schedule, cosine, linear
+from stochseg.core import SCHEDULES, CategoricalProcess, Schedule, cosine, cosine_released, linear, make_grid
 from stochseg.errors import UserError
 
 
@@ -61,6 +62,39 @@ def test_every_schedule_is_the_product_of_its_alphas(name, num_timesteps):
     assert schedule.beta[0] == 0.0
     assert bool((schedule.alpha_bar > 0).all())
     np.testing.assert_allclose(np.cumprod(schedule.alpha.numpy()), schedule.alpha_bar, rtol=1e-12)
+
+
+def released_table(T: int = 250) -> np.ndarray:
+    """alpha_bar of the released code with alpha_bar_0 = 1: the cosine of step t - 1 at step t."""
+    return np.array([1.0, *(math.cos(((t - 1) / T + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(1, T + 1))])
+
+
+def test_released_cosine_is_one_step_late():
+    np.testing.assert_allclose(cosine_released(250).alpha_bar, released_table(), rtol=0, atol=1e-15)
+    assert abs(cosine_released(250).alpha_bar - cosine(250).alpha_bar).max().item() == pytest.approx(6.2e-3, abs=5e-5)
+
+
+def drawn_probability(schedule: Schedule, evaluations: int, p: float) -> float:
+    """Probability of a rare label after sampling one pixel, with the best denoiser for data of the released table.
+
+    The distribution of x_t is carried through every jump, without drawing.
+    """
+    process, prior = CategoricalProcess(schedule, 2), torch.tensor([1 - p, p], dtype=torch.float64)
+    grid = make_grid("even", schedule, evaluations)
+    x_t, reached = torch.arange(2)[:, None], torch.full((2,), 0.5, dtype=torch.float64)
+    for t, s in itertools.pairwise([*grid, 0]):
+        keep = released_table()[t]
+        joint = ((1 - keep) / 2 + keep * torch.eye(2, dtype=torch.float64)) * prior  # x_t, x0
+        log_p0 = (joint / joint.sum(1, keepdim=True)).log()[:, :, None]
+        jump = process.posterior(x_t, log_p0, torch.full((2,), t), torch.full((2,), s)).exp()[:, :, 0]
+        reached = reached @ jump
+    return reached[1].item()
+
+
+@pytest.mark.parametrize("evaluations", [25, 250])
+def test_networks_of_the_released_code_keep_rare_labels_with_its_table_alone(evaluations):
+    assert drawn_probability(cosine_released(250), evaluations, 0.001) == pytest.approx(0.001, rel=1e-4)
+    assert drawn_probability(cosine(250), evaluations, 0.001) > 0.00113
 
 
 def test_from_betas_multiplies():

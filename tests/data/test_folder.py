@@ -8,6 +8,7 @@ import pickle
 import shutil
 import zipfile
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -268,7 +269,7 @@ def test_init_uses_colors_as_the_palette(plain):
     [
         ({0}, (2, None, {})),
         ({0, 1, 2}, (3, None, {})),
-        ({0, 1, 3}, (4, None, {})),
+        ({1}, (2, None, {})),
         ({0, 1, 2, 255}, (3, 255, {})),
         ({255}, (2, None, {0: 0, 255: 1})),
         ({0, 128, 255}, (3, None, {0: 0, 128: 1, 255: 2})),
@@ -340,3 +341,26 @@ def test_fingerprint_depends_on_the_files(folder_root):
     file = next((folder_root / "labels").rglob("*.png"))
     os.utime(file, ns=(0, 0))
     assert plan_import("folder", folder_root).fingerprint() != before
+
+
+def test_nifti_slices_are_turned_by_their_affine(folder_root):
+    """Whatever the order of the voxels in image and label map, as long as both are in the same place."""
+    shown, label = np.random.default_rng(1).integers(0, 99, (2, 6, 9)).astype(np.int16)
+    label %= 2
+    (folder_root / "labels/ben/a.png").unlink()
+
+    def write(name, pixels, flips):
+        image = nibabel.Nifti1Image(pixels.T[..., None], np.diag([-0.5, -0.7, 2.0, 1.0]))
+        turned = image.as_reoriented(np.array([(2, flips[0]), (0, flips[1]), (1, flips[2])], float))
+        replace(folder_root, name, turned.to_bytes())
+
+    for flips in ((1, 1, 1), (-1, 1, -1)):
+        write("images/a.nii", shown, flips)
+        write("labels/anna/a.nii", label, (1, -1, 1))
+        example = Folder("train", root=str(folder_root))[0]
+        torch.testing.assert_close(example.image[0], (torch.from_numpy(shown).float() - 127.5) / 127.5)
+        assert (example.raters[0].numpy() == label).all()
+        assert example.spacing == pytest.approx((0.7, 0.5))
+    replace(folder_root, "labels/anna/a.nii", nibabel.Nifti1Image(label.T[..., None], np.eye(4)).to_bytes())
+    with pytest.raises(UserError, match=r"labels/anna/a\.nii: its affine .* save it with the affine of the image"):
+        Folder("train", root=str(folder_root))[0]

@@ -271,3 +271,12 @@ def test_damaged_zip_entry_is_named(tmp_path):
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(UserError, match=r"a\.zip:a\.png.*CRC"):
         Tree(tmp_path / "a.zip").picture("a.png")
+
+
+def test_a_picture_that_is_too_large_is_not_called_damaged(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    file = io.BytesIO()
+    Image.new("L", (20, 20)).save(file, "PNG")
+    with pytest.raises(UserError, match=r"a\.png: too many pixels .*cut it") as error:
+        picture(tmp_path, "a.png", file.getvalue())
+    assert "damaged" not in str(error.value)

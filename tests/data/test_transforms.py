@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from stochseg.data import flip_rotate
-from stochseg.data.transforms import Resized, flip_jitter, resize
+from stochseg.data.transforms import flip_jitter, resize
+from stochseg.data.views import Resized
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)

@@ -26,6 +26,7 @@ from stochseg.data.folder import init_folder
 from stochseg.experiments.recipes import recipe
 from stochseg.inference import ENGINES, PredictOptions, predict
 from stochseg.inference.writers import WRITERS
+from stochseg.metrics import METRIC_TABLE, METRICS
 from stochseg.models import MODELS, create
 from stochseg.training import train
 from tests.docs.blocks import PAGES, ROOT, Block, Page, read_page, shell_lines
@@ -74,7 +75,7 @@ def prepare(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _registries_stay():
     """Remove what a page registers, so that other tests do not meet it."""
-    registries = (MODELS, DATASETS, IMPORTERS, ENGINES, WRITERS)
+    registries = (MODELS, DATASETS, IMPORTERS, ENGINES, WRITERS, METRICS, METRIC_TABLE)
     before = [set(registry) for registry in registries]
     yield
     for registry, names in zip(registries, before, strict=True):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -14,6 +15,7 @@ from stochseg.evaluation import evaluate, evaluations_curve, table, write_result
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, create
 from stochseg.models.base import SegmenterConfig
+from stochseg.models.intensities import with_intensities
 from stochseg.models.sampling import Drawing, Drawn, SamplingOptions
 from stochseg.types import DatasetInfo, Example, Normalization
 
@@ -249,3 +251,18 @@ def test_evaluations_are_averaged_over_images():
 
     data = Squares()
     assert evaluate(Varies(data.info), data, options=SamplingOptions(n=2)).metrics["evaluations_per_sample"] == 2
+
+
+def test_data_of_another_scale_are_refused_before_the_work():
+    """Scores of a model on images that it cannot read say nothing about the model."""
+    data = Phantoms("val", size=16, count=6)
+    model = create("unet-ce", info=with_intensities(data), base=8, multipliers=[1, 2])
+    evaluate(model, data, options=SamplingOptions(n=2), limit=2)
+
+    class Fractions(Phantoms):
+        def __getitem__(self, index):
+            example = super().__getitem__(index)
+            return replace(example, image=self.info.normalization(self.info.normalization.inverse(example.image) / 255))
+
+    with pytest.raises(UserError, match="multiply it by 255"):
+        evaluate(model, Fractions("val", size=16, count=6), options=SamplingOptions(n=2))

@@ -9,7 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 import stochseg.experiments.demo as demo
-from stochseg.errors import UserError
+from tests.support.runs import saved_progress, stop_at
 
 TINY = (
     *("steps=2", "batch_size=2", "data.options.size=16", "data.train.count=4", "data.val.count=4"),
@@ -60,8 +60,21 @@ def test_a_stopped_demo_says_how_to_resume_and_resumes(tmp_path, monkeypatch):
     assert "complete at step 2 of 2" in again.getvalue()
 
 
-def test_the_time_limit_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "evaluate", lambda *_, **__: (_ for _ in ()).throw(UserError("enough")))
-    with pytest.raises(UserError, match="enough"):
-        demo.run_demo(tmp_path / "run", Console(quiet=True), minutes=1e-6, overrides=(*TINY, "steps=1000"))
-    assert json.loads((tmp_path / "run/last/state/progress.json").read_text())["step"] == 1
+def test_the_time_limit_ends_training_and_the_page_says_so(tmp_path):
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    demo.run_demo(tmp_path / "run", console, minutes=1e-6, overrides=(*TINY, "steps=1000"))
+    assert saved_progress(tmp_path / "run")["step"] == 1
+    for said in (text.getvalue(), (tmp_path / "run/index.html").read_text()):
+        assert f"1 of 1000 steps; stochseg demo --out {tmp_path / 'run'} trains the rest" in said
+
+
+def test_ctrl_c_in_training_says_from_which_step_it_resumes(tmp_path, monkeypatch):
+    text = io.StringIO()
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            demo.run_demo(tmp_path / "run", Console(file=text, width=200), overrides=TINY)
+    assert "a resumed run continues from step 1 of 2" in text.getvalue()
+    demo.run_demo(tmp_path / "run", console := Console(file=io.StringIO(), width=200), overrides=TINY)
+    assert "resuming at step 1 of 2" in console.file.getvalue()

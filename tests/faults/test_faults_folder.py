@@ -3,6 +3,7 @@
 import json
 import zipfile
 
+import nibabel
 import numpy as np
 import pytest
 import yaml
@@ -85,6 +86,14 @@ def jpeg(root):
     (root / "labels/ben/a.png").unlink()
 
 
+def elsewhere(root):
+    (root / "images/a.png").unlink()
+    (root / "labels/anna/a.png").unlink()
+    (root / "labels/ben/a.png").unlink()
+    for name, affine in (("images", np.diag([-1, -1, 1, 1])), ("labels/ben", np.eye(4))):
+        nibabel.Nifti1Image(np.zeros((8, 8, 1), np.uint8), affine).to_filename(root / f"{name}/a.nii")
+
+
 def fractions(root):
     (root / "labels/ben/a.png").unlink()
     Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(root / "labels/ben/a.tif")
@@ -108,10 +117,11 @@ MISTAKES = {
         lambda r: move(r, "labels/ben/a.png", "labels/a.png"),
         r"labels/a\.png: .*labels/RATER/a\.png",
     ),
-    "images in folders": (
-        lambda r: move(r, "images/a.png", "images/more/a.png"),
-        r"images/more/a\.png: .*images/a\.png",
+    "images in folders, labels not": (
+        lambda r: (move(r, "images/a.png", "images/more/a.png"), splits(r, train=["more/a"], val=["c"], test=["d"])),
+        r"image 'more/a' has no label map in .*labels/\*/more/a\.\*",
     ),
+    "label elsewhere in space": (elsewhere, r"ben/a\.nii: its affine"),
     "several pages": (pages, r"images/a\.tif.* 2 pages"),
     "text as DICOM": (lambda r: text_as(r, "images/a.dcm"), r"images/a\.dcm cannot be read as DICOM"),
     "text as NIfTI": (lambda r: text_as(r, "images/a.nii"), r"images/a\.nii cannot be read as NIfTI"),
@@ -265,7 +275,7 @@ INIT_MISTAKES = {
     "no rater folder": (no_raters, r"labels: .*per rater"),
     "no images": (no_images, r"images: .*images/ID\.png"),
     "channels differ": (mixed_channels, r"images/c\.png has 3 channel\(s\), images/a\.png has 1"),
-    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: .* \d+ label values"),
+    "photographs as labels": (photographs, r"labels/ben/[ac]\.png: .* label values.* got \d+"),
     "gray and color": (gray_and_color, r"labels/ben/a\.png is in color"),
     "damaged image": (lambda r: cut(r, "images/c.png", 60), r"images/c\.png cannot be read as an image"),
 }

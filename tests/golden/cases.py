@@ -1,7 +1,7 @@
 """Recorded results: samples and losses of every model, and metrics.
 
-`python -m tests.golden.record` writes the file. Replace it only when results are meant to change, and give
-the reason in the commit message.
+`python -m tests.golden.record` adds new cases to the file. Replace recorded ones (`--all`) only when results are meant
+to change, and give the reason in the commit message.
 """
 
 from __future__ import annotations

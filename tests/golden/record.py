@@ -1,6 +1,10 @@
-"""Write golden.npz with the results of this checkout: `python -m tests.golden.record`."""
+"""Add the results of new cases to golden.npz: `python -m tests.golden.record`.
+
+`--all` replaces the recorded results by those of this checkout, too: only when results are meant to change.
+"""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +20,20 @@ def platform() -> str:
     return json.dumps({"torch": torch.__version__.partition("+")[0], "cpu": torch.backends.cpu.get_cpu_capability()})
 
 
+def recorded() -> dict[str, np.ndarray]:
+    with np.load(FILE) as file:
+        arrays = dict(file)
+    if str(arrays["platform"]) != platform():
+        sys.exit(f"recorded on {arrays['platform']}, this is {platform()}: add cases there, or record --all here")
+    return arrays
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    arrays = {"platform": np.array(platform())}
+    arrays = {"platform": np.array(platform())} if "--all" in sys.argv else recorded()
+    known = {key.rpartition("/")[0] for key in arrays}
     for name, compute in sample_cases().items():
-        arrays |= {f"{name}/{key}": value for key, value in compute().items()}
+        if name not in known:
+            arrays |= {f"{name}/{key}": value for key, value in compute().items()}
     np.savez_compressed(FILE, **arrays)
     print(f"{len(arrays)} arrays, {FILE.stat().st_size / 1e3:.0f} kB")

@@ -1,5 +1,6 @@
 """NIfTI in and out: values, geometry and headers."""
 
+import itertools
 import struct
 
 import nibabel
@@ -7,10 +8,12 @@ import numpy as np
 import pytest
 import SimpleITK
 
+from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict, to_nifti
+from stochseg.inference.sources import read_stack
 from stochseg.inference.stacks import Lattice, read_nifti
-from tests.support.oblique import expected_affine
+from tests.support.oblique import expected_affine, write_series
 from tests.support.predictions import QUICK, RNG, random_samples, read_result, small_model
 
 
@@ -34,9 +37,11 @@ def test_a_nifti_volume_keeps_its_geometry(ct_model, tmp_path, axis):
         assert np.allclose(file.affine, expected_affine(), atol=1e-5)
         assert int(file.header["sform_code"]) == 1
     samples = np.asarray(nibabel.load(outcome.folder / "samples.nii.gz").dataobj)
-    for i in range(volume.shape[along]):
-        expected = ct_model.sample(np.take(volume, i, along).T, 3).labels[0].numpy()
-        assert (np.take(samples, i, along).transpose(2, 1, 0) != expected).mean() <= 1e-2
+    for i in range(volume.shape[along]):  # its axes run to the left, the feet and the back
+        shown, found = np.take(volume, i, along), np.moveaxis(np.take(samples, i, along), -1, 0)
+        if axis != 0:
+            shown, found = shown.T, found.swapaxes(1, 2)
+        assert (found != ct_model.sample(shown, 3).labels[0].numpy()).mean() <= 1e-2
     record = read_result(outcome.folder)
     voxel = abs(np.linalg.det(expected_affine()[:3, :3]))
     assert sum(c["fused"] for c in record["classes"]) == pytest.approx(volume.size * voxel, rel=1e-4)
@@ -54,7 +59,7 @@ def test_simpleitk_reads_the_same_geometry(ct_model, tmp_path):
 @pytest.mark.parametrize("shape", [(7, 6), (7, 6, 1), (7, 1, 6), (1, 7, 6), (7, 6, 1, 1)])
 def test_a_nifti_image_of_two_dimensions_is_one_slice(ct_model, tmp_path, shape):
     values = RNG.integers(-1000, 1000, shape).astype(np.int16)
-    nibabel.Nifti1Image(values, expected_affine()).to_filename(tmp_path / "a.nii")
+    nibabel.Nifti1Image(values, np.diag([-0.7, -0.7, -2.0, 1.0])).to_filename(tmp_path / "a.nii")
     (outcome,) = predict(ct_model, [tmp_path / "a.nii"], tmp_path / "out", QUICK)
     samples = np.asarray(nibabel.load(outcome.folder / "samples.nii.gz").dataobj)
     assert samples.shape == (*(*shape, 1)[:3], 3)
@@ -64,14 +69,14 @@ def test_a_nifti_image_of_two_dimensions_is_one_slice(ct_model, tmp_path, shape)
 
 
 def test_scale_units_and_channels(tmp_path):
-    image = nibabel.Nifti1Image(RNG.integers(0, 99, (4, 5, 2)).astype(np.int16), np.diag([0.001, 0.002, 0.003, 1]))
+    image = nibabel.Nifti1Image(RNG.integers(0, 99, (4, 5, 2)).astype(np.int16), np.diag([-0.001, -0.002, 0.004, 1]))
     image.header.set_xyzt_units("meter")
     image.header.set_slope_inter(2.0, -1000.0)
     image.to_filename(tmp_path / "a.nii")
     stack = read_nifti(tmp_path / "a.nii")
     assert np.allclose(stack.values[1], np.asarray(nibabel.load(tmp_path / "a.nii").dataobj)[:, :, 1].T)
-    assert stack.lattice.spacing == pytest.approx((3.0, 2.0, 1.0))
-    assert stack.lattice.voxel == pytest.approx(6.0)
+    assert stack.lattice.spacing == pytest.approx((4.0, 2.0, 1.0))
+    assert stack.lattice.voxel == pytest.approx(8.0)
     nibabel.Nifti1Image(np.zeros((4, 5, 2, 3), np.float32), np.eye(4)).to_filename(tmp_path / "c.nii")
     assert read_nifti(tmp_path / "c.nii").values.shape == (2, 5, 4, 3)
     outcome = predict(small_model(channels=3), [tmp_path / "c.nii"], tmp_path / "out", QUICK)[0]
@@ -105,7 +110,7 @@ def test_microscopic_sizes_are_not_rounded_away(model, tmp_path):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_every_value_is_at_the_place_of_its_slice(axis):
     samples = random_samples()
-    lattice = Lattice(np.diag([2.0, 3.0, 4.0, 1.0]), axis)
+    lattice = Lattice(np.diag([2.0, 3.0, 4.0, 1.0]), Slicing(axis))
     across, down = (i for i in range(3) if i != axis)
     fused, labels = to_nifti(samples, lattice=lattice), to_nifti(samples, "labels", lattice)
     mean, entropy = to_nifti(samples, "mean", lattice), to_nifti(samples, "entropy", lattice)
@@ -134,7 +139,7 @@ def test_a_header_keeps_its_codes_and_loses_its_scaling(tmp_path):
     source.header.set_qform(expected_affine(), code="scanner")
     source.header.set_slope_inter(3.0, 7.0)
     source.header["cal_max"] = 900
-    lattice = Lattice(source.affine, 2, source.header)
+    lattice = Lattice(source.affine, header=source.header)
     to_nifti(random_samples(), "labels", lattice).to_filename(tmp_path / "a.nii.gz")
     again = nibabel.load(tmp_path / "a.nii.gz")
     assert int(again.header["sform_code"]) == int(again.header["qform_code"]) == 1
@@ -148,4 +153,78 @@ def test_a_header_keeps_its_codes_and_loses_its_scaling(tmp_path):
 
 def test_nifti_2_stays_nifti_2():
     source = nibabel.Nifti2Image(np.zeros((10, 12, 5), np.int16), expected_affine())
-    assert isinstance(to_nifti(random_samples(), lattice=Lattice(source.affine, 2, source.header)), nibabel.Nifti2Image)
+    assert isinstance(
+        to_nifti(random_samples(), lattice=Lattice(source.affine, header=source.header)), nibabel.Nifti2Image
+    )
+
+
+# ---------------------------------------------------------------------- orientation
+
+
+def reordered(volume: np.ndarray, affine: np.ndarray, order, flips) -> nibabel.Nifti1Image:
+    """The same scan with its voxels stored in another order."""
+    turn = np.column_stack([order, flips]).astype(float)
+    turned = nibabel.Nifti1Image(volume, affine).as_reoriented(turn)
+    turned.header.set_sform(turned.affine, code="scanner")
+    return turned
+
+
+@pytest.mark.parametrize("spacing", [(0.7, 0.8, 2.5), (1.0, 1.0, 1.0), (3.0, 0.9, 0.8)])
+def test_the_result_does_not_depend_on_the_order_of_the_voxels(model, tmp_path, spacing):
+    """Each of the 48 orders gives the same samples at the same places in space, in the order of its input."""
+    volume = RNG.integers(0, 256, (12, 10, 9)).astype(np.uint8)
+    affine = np.diag([-spacing[0], -spacing[1], spacing[2], 1.0])
+    affine[:3, 3] = 5, -7, 11
+    orders = list(itertools.permutations(range(3)))
+    flips = list(itertools.product((1, -1), repeat=3))
+    chosen = [(o, f) for o in orders for f in flips][:: 1 if spacing[2] == 2.5 else 7]
+    for i, (order, flip) in enumerate(chosen):
+        reordered(volume, affine, order, flip).to_filename(tmp_path / f"{i:02d}.nii")
+    outcomes = predict(model, sorted(tmp_path.glob("*.nii")), tmp_path / "out", QUICK)
+    assert {o.status for o in outcomes} == {"done"}
+    sizes, first = set(), None
+    for i, outcome in enumerate(outcomes):
+        source, file = nibabel.load(tmp_path / f"{i:02d}.nii"), nibabel.load(outcome.folder / "samples.nii.gz")
+        assert file.shape[:3] == source.shape
+        assert np.allclose(file.affine, source.affine)
+        shown = np.asarray(nibabel.as_closest_canonical(file).dataobj)
+        first = shown if first is None else first
+        assert (shown == first).all()
+        sizes.add(tuple(c["fused"] for c in read_result(outcome.folder)["classes"]))
+        for point in ((0, 0, 0), (3, 1, 2)):
+            before, after = (
+                SimpleITK.ReadImage(str(f)) for f in (tmp_path / f"{i:02d}.nii", outcome.folder / "fused.nii.gz")
+            )
+            assert np.allclose(before.TransformIndexToPhysicalPoint(point), after.TransformIndexToPhysicalPoint(point))
+    assert len(sizes) == 1
+    assert len(np.unique(first)) > 1
+
+
+def test_nifti_and_dicom_of_one_scan_give_the_same_slices(tmp_path):
+    values = write_series(tmp_path / "series")
+    stack = read_stack(sorted((tmp_path / "series").iterdir()))
+    volume = np.moveaxis(values, (0, 1, 2), (2, 1, 0)).astype(np.float32)
+    for order, flip in (((0, 1, 2), (1, 1, 1)), ((2, 0, 1), (-1, 1, -1))):
+        reordered(volume, expected_affine(), order, flip).to_filename(tmp_path / "a.nii")
+        cut = read_nifti(tmp_path / "a.nii")
+        assert (cut.values == stack.values).all()
+        assert cut.lattice.spacing == pytest.approx(stack.lattice.spacing)
+
+
+@pytest.mark.parametrize(("axis", "expected"), [("axial", 2), ("coronal", 1), ("sagittal", 0), (None, 0)])
+def test_the_plane_of_slices(tmp_path, axis, expected):
+    """By default across the thickest axis, here of a scan in sagittal slices."""
+    volume, spacing = RNG.integers(0, 256, (5, 8, 7)).astype(np.uint8), (4.0, 0.5, 0.6)
+    affine = np.diag([spacing[0], -spacing[1], -spacing[2], 1.0])
+    reordered(volume, affine, (1, 2, 0), (1, -1, -1)).to_filename(tmp_path / "a.nii")
+    stack = read_nifti(tmp_path / "a.nii", axis)
+    assert stack.lattice.spacing[0] == pytest.approx(spacing[expected])
+    assert len(stack.values) == volume.shape[expected]
+
+
+def test_files_without_orientation_are_cut_in_the_order_of_their_array(tmp_path):
+    volume = RNG.integers(0, 256, (5, 8, 7)).astype(np.uint8)
+    image = nibabel.Nifti1Image(volume, None)
+    image.header.set_zooms((3.0, 1.0, 1.0))
+    image.to_filename(tmp_path / "a.nii")
+    assert (read_nifti(tmp_path / "a.nii", 2).values == np.moveaxis(volume, (2, 1, 0), (0, 1, 2))).all()

@@ -20,7 +20,7 @@ def test_a_picture_gets_the_samples_that_the_model_draws(model, tmp_path):
     raw = gray()
     Image.fromarray(raw).save(tmp_path / "a.png")
     options = PredictOptions(n=5, seed=2, evaluations=4)
-    (outcome,) = predict(model, [tmp_path / "a.png"], tmp_path / "out", options, origin="m")
+    (outcome,) = predict(model, tmp_path / "a.png", tmp_path / "out", options, origin="m")
     assert (outcome.status, outcome.folder) == ("done", tmp_path / "out/a")
     drawn = model.sample(raw, 5, seed=2, evaluations=4)
     assert (tifffile.imread(tmp_path / "out/a/samples.tif") == drawn.labels[0].numpy()).all()
@@ -70,7 +70,7 @@ def test_progress_runs_to_the_number_of_inputs(model, tmp_path):
         ("a.png", b"\x89PNG\r\n\x1a\n and then nothing", "cannot be read as an image"),
         ("a.nii", b"short", "cannot be read as NIfTI"),
         ("a.nii.gz", zlib.compress(b"no gzip"), "cannot be read as NIfTI"),
-        ("a.dcm", b"not DICOM", "cannot be read as DICOM: its mark is missing"),
+        ("a.dcm", b"not DICOM", "cannot be read as DICOM: the mark DICM is missing"),
         ("b.dcm", bytes(128) + b"DICM" + b"\xff" * 50, "SOPClassUID"),
         ("empty.png", b"", "the file is empty, 0 bytes"),
         ("empty.dcm", b"", "the file is empty, 0 bytes"),

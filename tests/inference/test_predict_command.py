@@ -2,6 +2,7 @@
 
 import errno
 
+import nibabel
 import numpy as np
 import pytest
 import tifffile
@@ -9,7 +10,7 @@ from PIL import Image
 
 from stochseg.inference.stacks import read_picture
 from stochseg.models import StochasticSegmenter, load, save
-from tests.support.predictions import RNG, gray, small_model
+from tests.support.predictions import RNG, gray, read_result, small_model
 
 
 @pytest.fixture
@@ -91,3 +92,16 @@ def test_ctrl_c_says_how_to_resume(run, saved, tmp_path, monkeypatch):
     assert code == 130
     assert "stopped" in err
     assert str(tmp_path / "out") in err
+
+
+def test_slices_of_volumes_are_chosen_by_axis_or_plane(run, saved, tmp_path):
+    nibabel.Nifti1Image(np.zeros((6, 7, 8), np.uint8), np.eye(4)).to_filename(tmp_path / "a.nii")
+    for axis, expected in (("sagittal", 0), ("1", 1)):
+        out = tmp_path / axis
+        assert run("predict", saved, tmp_path / "a.nii", "--axis", axis, "--out", out, "-n", 1)[0] == 0
+        assert read_result(out / "a")["image"]["slice_axis"] == expected
+    for wrong in ("3", "diagonal"):
+        code, _, err = run("predict", saved, tmp_path / "a.nii", "--axis", wrong, "--out", tmp_path / "x")
+        assert code == 2
+        assert "'axis'" in err
+        assert not (tmp_path / "x").exists()

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stochseg.data.example import write_example_folder
+from stochseg.data.folder import init_folder
 from stochseg.errors import UserError
 from stochseg.inference import predict
 from stochseg.inference.sources import find_sources
@@ -71,3 +73,11 @@ def test_globs(tmp_path):
     assert [s.name for s in find_sources([str(tmp_path / "x/[3].png")]).sources] == ["[3]"], (
         "the name of a file, not a pattern"
     )
+
+
+def test_of_a_data_set_only_the_images_are_segmented(model, tmp_path):
+    root = write_example_folder(tmp_path / "mine", count=12, size=16)
+    init_folder(root)
+    note, *outcomes = predict(model, [root], tmp_path / "out", QUICK)
+    assert "label maps are not" in note.notices[0]
+    assert sorted(o.folder.name for o in outcomes) == [f"P{i // 4:03d}-{i % 4}" for i in range(12)]

@@ -137,6 +137,8 @@ MISTAKES = {
     "wraps in a byte": (lambda: diversity(S + 256, 3), ("samples", "0 to 2", "got 256 to 258")),
     "logits": (lambda: diversity(S.float(), 3), ("samples", "integer labels", "torch.float32", "argmax")),
     "one class": (lambda: diversity(S * 0, 1), ("num_classes", "at least 2", "got 1")),
+    "half a class": (lambda: diversity(S, 2.5), ("num_classes", "integer", "got 2.5")),
+    "classes as text": (lambda: ged(S, Y, "3"), ("num_classes", "integer", "got '3'")),
     "one sample": (lambda: ged(S[:, :1], Y, 3, unbiased=True), ("unbiased=True", "at least 2", "n = 1")),
     "one weight": (
         lambda: diversity(S, 3, weights=torch.tensor([[1.0, 1, 0], [0, 5, 0]]), unbiased=True),
@@ -175,6 +177,7 @@ MISTAKES = {
     "mask shape": (lambda: calibration_bins(P, Y, 15, MASK[:, :1]), ("mask", "(2, 4, 5, 4)", "(2, 1, 5, 4)")),
     "void mask shape": (lambda: without_void(S, Y, MASK[:, :1]), ("mask", "(2, 4, 5, 4)", "(2, 1, 5, 4)")),
     "no bins": (lambda: calibration_bins(P, Y, 0), ("bins", "at least 1", "got 0")),
+    "bins as text": (lambda: calibration_bins(P, Y, "x"), ("bins", "integer", "got 'x'")),
     "nothing binned": (lambda: ece(calibration_bins(P, Y, 15, Y < 0)), ("ece", "no pixel", "mask")),
     "bins of two kinds": (lambda: calibration_bins(P, Y, 10) + calibration_bins(P, Y, 15), ("10 bins", "15")),
 }

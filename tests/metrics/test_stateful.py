@@ -124,12 +124,6 @@ def test_compute_without_data_raises(name: str) -> None:
         METRICS[name](num_classes=NUM_CLASSES).compute()
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_direction_is_declared(name: str) -> None:
-    known = {"ged": False, "hm_iou": True, "diversity": None, "miou": True, "ece": False, "brier": False}
-    assert METRICS[name].higher_is_better is known[name]
-
-
 # --- options ---------------------------------------------------------------------------------------------
 
 

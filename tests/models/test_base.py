@@ -6,9 +6,10 @@ import torch
 from PIL import Image
 
 import stochseg
+from stochseg.data.fitting import Fit
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.models import CCDM, MODELS, CCDMConfig
-from stochseg.models.sampling import Drawing, Drawn, SamplingOptions, cut_window, draw_samples, embed
+from stochseg.models.sampling import Drawing, Drawn, SamplingOptions, cut_window, draw_samples, embed, undo_fit
 from stochseg.types import DatasetInfo, Samples
 from tests.support.models import fresh, images, labels, lively
 
@@ -167,3 +168,17 @@ def test_a_file_with_a_volume_gets_the_advice_for_volumes(tmp_path):
     with pytest.raises(UserError, match=r"a volume of shape \(8, 8, 5\).*stochseg predict") as caught:
         lively("unet-ce").sample(file, 1)
     assert "dataset.yaml" not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", [(32, 32), (16, 24), (7, 9), (50, 31)])
+def test_the_window_of_a_fitted_image_is_that_of_its_labels(before):
+    """Samples of images that the model resizes and pads come back with the part that it labels."""
+    fit, window = Fit(before, (16, 16)), ((4, 12), (5, 13))
+    inside = torch.zeros(1, 1, 16, 16, dtype=torch.int64)
+    inside[:, :, 4:12, 5:13] = 1
+    out = undo_fit(Samples(inside, torch.full((1, 2, 16, 16), 0.5), torch.ones(1, 1), 0, window=window), fit)
+    (top, bottom), (left, right) = out.window
+    expected = torch.zeros(before, dtype=torch.int64)
+    expected[top:bottom, left:right] = 1
+    assert torch.equal(out.labels[0, 0], expected)
+    assert bool(out.cut_off.all())

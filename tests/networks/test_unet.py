@@ -90,6 +90,20 @@ def test_features_change_the_logits():
         assert (net(inputs(4), t, zeros) - net(inputs(4), t, zeros + 1)).abs().max() > 1e-6
 
 
+@pytest.mark.parametrize("block", [1, 2])
+def test_features_join_the_configured_block(block):
+    net = UNet(4, 3, UNetConfig(base=8, multipliers=(1, 1, 1, 2), feature_block=block), feature_channels=5)
+    widths = [[layer.block.first[2].in_channels for layer in stage.blocks] for stage in net.encoder]
+    assert widths == [[8, 8], [8, 8], [8, 8], [13, 16] if block == 1 else [8, 21]]
+
+
+def test_a_block_for_features_that_does_not_exist_is_refused():
+    config = UNetConfig(base=8, multipliers=(1, 1, 1, 2), feature_block=3)
+    with pytest.raises(UserError, match=r"feature_block.*1 to 2.*got 3"):
+        UNet(4, 3, config, feature_channels=5)
+    UNet(4, 3, config)
+
+
 def test_a_network_without_steps_has_no_time_parameters():
     timed, untimed = UNet(4, 3, SMALL), UNet(4, 3, SMALL, timed=False)
     with_time = {name for name, _ in timed.named_parameters()}

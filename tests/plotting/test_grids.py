@@ -1,9 +1,11 @@
 """Grids of pictures."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from stochseg.core import CategoricalProcess, cosine
 from stochseg.data import Phantoms
@@ -102,3 +104,23 @@ def test_several_classes_are_named_and_mapped():
         assert name in said  # in the legend
     legend = [text.get_text() for text in texts(qualitative([(data[1], out)], data.info))]
     assert set(data.info.names[1:]) <= set(legend)
+
+
+def test_contact_sheets_explain_their_colors():
+    """A rater keeps its color where another one skipped the image; a single rater shows the classes."""
+    full = DATA[0]
+    named = replace(full, raters=full.raters[:3], rater_names=("ana", "ben", "chi"))
+    partly = replace(full, raters=full.raters[1:3], rater_names=("ben", "chi"))
+    (legend,) = contact_sheet([named, partly], DATA.info).legends
+    colors = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.legend_handles, strict=True)}
+    assert list(colors) == ["ana", "ben", "chi"]
+    single = replace(full, raters=full.raters[:1], rater_names=("ana",))
+    (legend,) = contact_sheet([single], DATA.info).legends
+    assert [text.get_text() for text in legend.texts] == list(DATA.info.names[1:])
+
+    def drawn(example):
+        figure = contact_sheet([named, example], DATA.info)
+        return {to_hex(c) for part in figure.axes[1].collections for c in part.get_edgecolor()}
+
+    assert colors["ana"] not in drawn(partly)
+    assert drawn(partly) <= {colors["ben"], colors["chi"]}

@@ -58,6 +58,14 @@ def test_accepts_any_image(image):
     assert "area (px²)" in said(stochseg.plot(image, perfect(Phantoms("val", size=16))))
 
 
+def test_accepts_the_path_of_an_image(tmp_path):
+    Image.new("L", (16, 16)).save(tmp_path / "a.png")
+    samples = perfect(Phantoms("val", size=16))
+    assert "area (px²)" in said(stochseg.plot(tmp_path / "a.png", samples))
+    with pytest.raises(UserError, match=r"no such image: .*b\.png"):
+        stochseg.plot(str(tmp_path / "b.png"), samples)
+
+
 def test_empty_samples_and_more_readings_than_shown():
     empty = Samples(torch.zeros(1, 3, 8, 8, dtype=torch.long), torch.ones(1, 2, 8, 8) / 2, torch.ones(1, 3) / 3, 0)
     assert "no sample marks anything" in said(stochseg.plot(np.zeros((8, 8)), empty))

@@ -35,7 +35,7 @@ def inputs(tmp_path_factory):
     for name, size in (("a", (20, 24)), ("b <&>", (12, 9))):
         Image.fromarray(RNG.integers(0, 256, size, dtype=np.uint8)).save(folder / f"{name}.png")
     volume = RNG.integers(0, 256, (12, 10, 4)).astype(np.float32)
-    nibabel.Nifti1Image(volume, np.diag([0.5, 0.8, 2.0, 1.0])).to_filename(folder / "volume.nii.gz")
+    nibabel.Nifti1Image(volume, np.diag([-0.5, -0.8, 2.0, 1.0])).to_filename(folder / "volume.nii.gz")
     return folder
 
 
@@ -107,7 +107,7 @@ def test_questions_about_volumes_use_all_slices(run, model, inputs, predicted, t
     assert out.splitlines()[0].endswith("%), largest of all slices")
     text = Page(tmp_path / "p.html").check().text
     assert f"{image.slice_name}, on which the samples disagree most." in text
-    assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is posterior, left is the patient's left." in text
+    assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is anterior, left is the patient's right." in text
 
 
 def test_pages_are_deterministic(predicted, tmp_path):

@@ -12,8 +12,8 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 def nifti_bytes(
     array: np.ndarray, zooms: tuple[float, ...], units: str = "mm", kind: type = nibabel.Nifti1Image
 ) -> bytes:
-    """A NIfTI file of an array "x y …"."""
-    image = kind(array, np.eye(4))
+    """A NIfTI file of an array "x y …" that runs to the left, the back and the feet, as slices are shown."""
+    image = kind(array, np.diag([-1.0, -1.0, -1.0, 1.0]))
     image.header.set_zooms(zooms)
     image.header.set_xyzt_units(units)
     return image.to_bytes()

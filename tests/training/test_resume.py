@@ -68,6 +68,17 @@ def test_a_crashed_run_resumes_from_the_last_checkpoint(tiny_run, tmp_path, monk
     assert_same_run(tmp_path / "run", straight)
 
 
+def test_a_run_from_before_a_key_resumes_with_the_value_of_its_time(tiny_run, tmp_path):
+    train(tiny_run("steps=2"), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/last/config.json"
+    description = json.loads(file.read_text())
+    assert description["config"].pop("encoder_positions") is None
+    file.write_text(json.dumps(description))
+    for steps in (3, 4):
+        train(tiny_run(f"steps={steps}"), tmp_path / "run", resume=True, device="cpu")
+        assert json.loads(file.read_text())["config"]["encoder_positions"] == "timm"
+
+
 def test_resuming_a_finished_run_changes_nothing(tiny_run, tmp_path):
     config = tiny_run("steps=2")
     train(config, tmp_path / "run", device="cpu")
@@ -213,6 +224,7 @@ def test_the_number_of_loader_processes_may_change_on_resuming(tiny_run, tmp_pat
     train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True))
     more = tiny_run("steps=2", "data.workers=1")
     train(more, tmp_path / "run", device="cpu", resume=True, console=Console(quiet=True))
+    assert saved_progress(tmp_path / "run")["step"] == 2
 
 
 def test_an_interrupted_validation_is_repeated_on_resuming(tiny_run, tmp_path, monkeypatch):

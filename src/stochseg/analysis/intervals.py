@@ -56,6 +56,9 @@ def coverage(samples: Sequence[Measurement], raters: Sequence[Measurement], conf
         raters: one measurement of the raters per image, in the same order and unit.
         confidence: of the intervals.
 
+    Returns:
+        The fraction of the raters' values inside the intervals.
+
     Raises:
         UserError: for different numbers of images, different units, or a confidence outside 0 to 1.
 

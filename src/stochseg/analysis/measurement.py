@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.errors import UserError, unknown_name
+from stochseg.errors import UserError, is_number, unknown_name
 
 Values = npt.NDArray[np.float64]
 
@@ -53,8 +53,8 @@ class Measurement:
 
     def quantile(self, q: float) -> float:
         """Return the smallest value v with P(value <= v) >= q. It is always one of the values."""
-        if not 0 <= q <= 1:
-            raise UserError(f"quantile: expected q from 0 to 1, got {q}")
+        if not is_number(q) or not 0 <= q <= 1:
+            raise UserError(f"quantile: expected q from 0 to 1, got {q!r}")
         order = np.argsort(self.values, kind="stable")
         order = order[self.weights[order] > 0]
         cumulative = np.cumsum(self.weights[order])
@@ -79,6 +79,8 @@ class Measurement:
         """
         if comparison not in COMPARISONS:
             raise unknown_name("comparison", comparison, COMPARISONS)
+        if not is_number(threshold):
+            raise UserError(f"threshold: expected a number, got {threshold!r}")
         return min(1.0, float(self.weights[COMPARISONS[comparison](self.values, threshold)].sum()))
 
     def __repr__(self) -> str:
@@ -114,5 +116,5 @@ def _table_html(rows: Sequence[Measurement]) -> str:
 
 def check_confidence(confidence: float) -> None:
     """Raise UserError unless the confidence is between 0 and 1."""
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.9, got {confidence}")
+    if not is_number(confidence) or not 0 < confidence < 1:
+        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.9, got {confidence!r}")

@@ -161,7 +161,12 @@ def _regions(image: ImageSamples, label: int | str | None) -> Mask:
 def _check_spacing(spacing: Sequence[float] | None, axes: tuple[str, ...]) -> tuple[float, ...] | None:
     if spacing is None:
         return None
-    mm = tuple(float(s) for s in spacing)
+    try:
+        mm = tuple(float(s) for s in spacing)
+    except (TypeError, ValueError):
+        mm = ()
     if len(mm) != len(axes) or not all(math.isfinite(s) and s > 0 for s in mm):
-        raise UserError(f"spacing: expected {len(axes)} positive numbers, millimeters ({', '.join(axes)}), got {mm}")
+        raise UserError(
+            f"spacing: expected {len(axes)} positive numbers, millimeters ({', '.join(axes)}), got {spacing!r}"
+        )
     return mm

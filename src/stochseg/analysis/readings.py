@@ -12,7 +12,7 @@ from stochseg.analysis.grouping import Groups, Matrix, group
 from stochseg.analysis.image_samples import ImageSamples, class_names, select_image
 from stochseg.analysis.intervals import jeffreys_interval
 from stochseg.analysis.reading_names import name_readings
-from stochseg.errors import UserError
+from stochseg.errors import UserError, is_number
 from stochseg.metrics import pairwise_iou
 from stochseg.types import DatasetInfo, Samples
 
@@ -100,10 +100,11 @@ def hypotheses(
     smaller foreground 38% (12% to 71%): foreground 16 px
     larger foreground 25% (6% to 59%): foreground 100 px
     """
-    if max_readings < 1 or not 0 <= min_separation < 1 or not 0 < confidence < 1:
+    numbers = all(is_number(value) for value in (max_readings, min_separation, confidence))
+    if not numbers or max_readings < 1 or not 0 <= min_separation < 1 or not 0 < confidence < 1:
         raise UserError(
             f"hypotheses: expected max_readings >= 1, 0 <= min_separation < 1 and 0 < confidence < 1, got "
-            f"max_readings={max_readings}, min_separation={min_separation}, confidence={confidence}"
+            f"max_readings={max_readings!r}, min_separation={min_separation!r}, confidence={confidence!r}"
         )
     image = select_image(samples, index, info)
     weights = image.weights.numpy()

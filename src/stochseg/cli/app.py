@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stochseg._version import __version__
-from stochseg.cli import bench, compare, data, demo, evaluate, export, paper, predict, report, train
+from stochseg.cli import bench, compare, convert, data, demo, evaluate, export, paper, predict, report, train
 from stochseg.cli.terminal import console, note
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
@@ -52,6 +52,7 @@ app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command()(export.export)
+app.command(epilog=convert.EPILOG)(convert.convert)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
 

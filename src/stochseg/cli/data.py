@@ -57,11 +57,21 @@ def example(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with images/ID.* and labels/RATER/ID.*.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys of dataset.yaml that you know, e.g. threshold=128 num_classes=4."
+        ),
+    ] = None,
 ) -> None:
     """Write dataset.yaml and splits.json for your own folder, with values inferred from its files, for you to edit."""
-    from stochseg.data.folder import init_folder
+    from stochseg.data.folder import describe_groups, init_folder, read_splits
+    from stochseg.training import override
 
-    config = init_folder(folder)
+    config = init_folder(folder, override({}, settings or []))
+    if config.group is not None:
+        ids = [id for part in read_splits(folder).values() for id in part]
+        say(f"images that share a group stay in one split: {describe_groups(config.group, ids)}; see `group`")
     say(
         f"written: {folder}/dataset.yaml and {folder}/splits.json ({config.num_classes} classes, "
         f"{config.image_channels} image channel(s)); read dataset.yaml and correct it.\n"
@@ -78,6 +88,8 @@ def check(path: StoreOrFolder) -> None:
     with progress_bar("reading") as progress:
         report = report_data(path, progress)
     console.print(report.table())
+    for text in report.check.notes:
+        note(f"note: {text}")
     for problem in report.check.problems:
         note(problem, "problem")
     if report.check.problems:

@@ -28,7 +28,9 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder to write. Default: RUN/evaluation, below runs/ for a model alone."),
+        typer.Option(
+            metavar="FOLDER", help="Folder to write. Default: RUN/evaluation; below runs/ for a model without a run."
+        ),
     ] = None,
     engine: opt.Engine = "eager",
     device: opt.Device = "auto",

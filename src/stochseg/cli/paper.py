@@ -59,7 +59,7 @@ def run(
     out: Out = OUT,
     device: Device = "auto",
 ) -> None:
-    """Train and score rows of a table. Repeat the command to resume; run rows apart to use several machines."""
+    """Train and score rows of a table. Repeat the command to resume; different rows can run on different machines."""
     from stochseg.experiments.paper import RunSettings, find_table, run_rows
 
     settings = RunSettings(out, data, seeds, scale, encoder_weights, device)

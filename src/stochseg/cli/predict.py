@@ -40,12 +40,11 @@ def predict(
     seed: opt.Seed = 0,
     engine: opt.Engine = "eager",
     axis: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=0,
-            max=2,
-            metavar="N",
-            help="Slice axis of NIfTI volumes. Default: the axis of length 1 if there is one, otherwise the last.",
+            metavar="AXIS",
+            help="Slices of NIfTI volumes: axial, coronal, sagittal, or an axis 0, 1, 2 of the array. Default: across "
+            "the axis of length 1 or of clearly the largest spacing, otherwise axial.",
         ),
     ] = None,
     tile: Annotated[
@@ -80,15 +79,10 @@ def predict(
     from stochseg.models.sampling import SamplingOptions
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
-    options = PredictOptions(
-        **sampling.model_dump(),
-        engine=engine,
-        tile=tile,
-        overlap=overlap,
-        axis=axis,
-        overview=overview,
-        allow_unusual_input=allow_unusual_input,
-    )
+    slices = int(axis) if axis is not None and axis.isdecimal() else axis
+    chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": slices, "overview": overview}
+    chosen["allow_unusual_input"] = allow_unusual_input
+    options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
     network = load(model, device=pick_device(device))
     with progress_bar("predicting") as progress:
         try:

@@ -29,7 +29,8 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Page to write. Default: report.html in the folder, below runs/ for a model alone."
+            metavar="FILE",
+            help="Page to write. Default: report.html in the folder; below runs/ for a model without a run.",
         ),
     ] = None,
     limit: Annotated[

@@ -30,7 +30,7 @@ from stochseg.core.process import CategoricalProcess
 from stochseg.core.samplers import SAMPLERS
 from stochseg.core.samplers.ancestral import ancestral
 from stochseg.core.samplers.base import Denoise, Sampler, SamplerOutput
-from stochseg.core.schedule import SCHEDULES, Schedule, cosine, linear
+from stochseg.core.schedule import SCHEDULES, Schedule, cosine, cosine_released, linear
 
 __all__ = [
     "GAUSSIAN_STEPS",
@@ -54,6 +54,7 @@ __all__ = [
     "SeededNoise",
     "ancestral",
     "cosine",
+    "cosine_released",
     "cross_entropy_terms",
     "draw_categorical",
     "draw_normal",

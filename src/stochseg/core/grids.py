@@ -76,6 +76,9 @@ def make_grid(name: str, schedule: Schedule, evaluations: int | None, profile: P
         evaluations: length of the grid; None is all T.
         profile: entropy profile of the model, read by the grid `entropy`.
 
+    Returns:
+        Steps that fall strictly from T.
+
     Raises:
         UserError: if the name is unknown or `evaluations` is not in 1..T.
 

@@ -73,7 +73,7 @@ class SeededNoise:
             UserError: if the first axis does not have one row per key.
         """
         if shape[0] != len(self.streams):
-            raise UserError(f"noise was made for {len(self.streams)} rows, asked for {shape[0]}")
+            raise UserError(f"noise: expected a shape of {len(self.streams)} rows, one per key, got {shape[0]}")
         rows = np.empty(tuple(shape), dtype=np.float32)
         for row, stream in zip(rows, self.streams, strict=True):
             row[...] = stream.random(row.shape, dtype=np.float32)

@@ -48,7 +48,16 @@ def cross_entropy_terms(
 
     Note: not the paper's objective. It gives the noisy steps, where a sample takes its mode, more weight.
 
-    Args, Returns: see `kl_terms`.
+    Args:
+        process: the diffusion process.
+        log_p0: "b l *space", the network's log-probabilities of x0.
+        x0: "b *space" labels.
+        x_t: "b *space", not used.
+        t: "b", not used.
+        mask: "b *space" bool, False = void, whose term is 0.
+
+    Returns:
+        "b *space" in nats.
     """
     terms = -log_p0.gather(1, x0[:, None])[:, 0]
     return terms if mask is None else terms.masked_fill(~mask, 0.0)
@@ -90,9 +99,16 @@ def mixture_terms(
 
 
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
-    """Compute KL( q(x_T | x0) || uniform ) per pixel, "b *space" float64, the last term of CCDM Eq. elbo_third.
+    """Compute KL( q(x_T | x0) || uniform ) per pixel, the last term of CCDM Eq. elbo_third.
 
     It does not depend on the network, so training leaves it out.
+
+    Args:
+        process: the diffusion process.
+        x0: "b *space" labels.
+
+    Returns:
+        "b *space" float64 in nats.
     """
     t = torch.full((x0.shape[0],), process.num_timesteps)
     log_q = process.q_marginal(x0, t, torch.float64)

@@ -90,14 +90,40 @@ def cosine(num_timesteps: int = 250, s: float = 0.008, max_beta: float = 0.999) 
         s: offset that keeps the first betas from being too small.
         max_beta: cap of beta_t. It acts on the last step only and keeps alpha_bar_T above zero.
 
+    Returns:
+        The schedule.
+
     Example:
         >>> [round(keep, 3) for keep in cosine(250).alpha_bar[[0, 125, 249]].tolist()]
         [1.0, 0.494, 0.0]
     """
     _check_num_timesteps(num_timesteps)
-    u = torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps
-    f = torch.cos((u + s) / (1 + s) * math.pi / 2) ** 2
+    f = _squared_cosine(num_timesteps, s)
     return Schedule.from_betas((1.0 - f[1:] / f[:-1]).clamp(max=max_beta))
+
+
+def cosine_released(num_timesteps: int = 250, s: float = 0.008) -> Schedule:
+    """Build the table with which the CCDM authors' released code noised its training data, for their checkpoints.
+
+    The cosine of step t - 1 stands at step t, and nothing divides by its value at 0. A network knows the noise that it
+    was trained with, so that its samples are right with this table and not with `cosine`.
+
+    Note: the released code samples with the betas of `cosine`, which are not the quotients of this table. Here every
+    coefficient is.
+
+    Args:
+        num_timesteps: T.
+        s: offset of the cosine.
+
+    Returns:
+        The schedule.
+
+    Example:
+        >>> [round(keep, 3) for keep in cosine_released(250).alpha_bar[[0, 126, 250]].tolist()]
+        [1.0, 0.494, 0.0]
+    """
+    _check_num_timesteps(num_timesteps)
+    return Schedule(torch.cat([torch.ones(1, dtype=torch.float64), _squared_cosine(num_timesteps, s)[:-1]]))
 
 
 def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float = 0.02) -> Schedule:
@@ -110,6 +136,9 @@ def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float =
         num_timesteps: T.
         beta_start: beta_1 at T = 1000.
         beta_end: beta_T at T = 1000.
+
+    Returns:
+        The schedule.
     """
     _check_num_timesteps(num_timesteps)
     scale = 1000 / num_timesteps
@@ -117,9 +146,19 @@ def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float =
     return Schedule.from_betas(betas.clamp(max=0.999))
 
 
+def _squared_cosine(num_timesteps: int, s: float) -> Tensor:
+    """Values at t = 0..T; the first is slightly below 1."""
+    u = torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps
+    return torch.cos((u + s) / (1 + s) * math.pi / 2) ** 2
+
+
 def _check_num_timesteps(num_timesteps: int) -> None:
     if num_timesteps < 1:
         raise UserError(f"num_timesteps (T) must be at least 1, got {num_timesteps}")
 
 
-SCHEDULES: dict[str, Callable[[int], Schedule]] = {"cosine": cosine, "linear": linear}
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+    "cosine": cosine,
+    "cosine-released": cosine_released,
+    "linear": linear,
+}

@@ -1,6 +1,7 @@
 """Data sets, the registry that finds them by name, importers, and augmentations."""
 
 from stochseg.data import importers  # noqa: F401  (importing it registers the importers)
+from stochseg.data.fitting import Fitted
 from stochseg.data.folder import Folder
 from stochseg.data.importers.plans import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
@@ -15,19 +16,22 @@ from stochseg.data.protocol import (
     spread,
 )
 from stochseg.data.store import Store, write_store
-from stochseg.data.transforms import AUGMENTATIONS, Cropped, Resized, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
+from stochseg.data.views import Cropped, Resized, Subset
 
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
     "IMPORTERS",
     "Cropped",
+    "Fitted",
     "Folder",
     "KnownTruth",
     "Phantoms",
     "Resized",
     "SegmentationData",
     "Store",
+    "Subset",
     "data_at",
     "flip_rotate",
     "open_all",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.data.folder import find_strays
+from stochseg.data.folder import find_problems
 from stochseg.data.paths import open_all
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Example
@@ -55,6 +55,8 @@ class DataCheck:
     info: DatasetInfo
     splits: Mapping[str, SplitFacts]
     problems: Sequence[str]
+    notes: Sequence[str] = ()
+    """Facts that are no problems, but that training depends on."""
 
 
 def check_data(
@@ -96,17 +98,33 @@ def check_data(
             problems.append(f"split {split!r} is empty")
     problems += _find_leaks(images, groups)
     if path.is_dir():
-        problems += find_strays(path)
-    return DataCheck(path, next(iter(data.values())).info, facts, problems)
+        counts = [f.pixels for f in facts.values() if f.pixels is not None]
+        problems += find_problems(path, torch.stack(counts).sum(0).tolist() if counts else [])
+    return DataCheck(path, next(iter(data.values())).info, facts, problems, _describe_sizes(facts))
+
+
+def _describe_sizes(facts: Mapping[str, SplitFacts]) -> list[str]:
+    sizes = sorted({size for each in facts.values() for size in each.sizes})
+    if len(sizes) < 2:
+        return []
+    (low, narrow), (high, wide) = ([f(column) for column in zip(*sizes, strict=True)] for f in (min, max))
+    return [
+        f"the images have {len(sizes)} sizes, heights {low} to {high}, widths {narrow} to {wide}: training pads each "
+        "batch to its largest image with void; to resize them instead, train with data.size=128 or "
+        "'data.size=[128,256]' (the aspect is kept, and predictions have the size of their image)"
+    ]
 
 
 def _find_leaks(images: Mapping[str, Sequence[tuple[str, str]]], groups: Mapping[str, set[str]]) -> list[str]:
     """Report images (by checksum: their splits and IDs) and groups that are in more than one split."""
     shared = [sorted(same) for same in images.values() if len({split for split, _ in same}) > 1]
     return [
-        *(f"one image in several splits: {', '.join(f'{id} ({split})' for split, id in same)}" for same in shared),
         *(
-            f"group {group!r} is in several splits: {', '.join(sorted(splits))}"
+            f"one image in several splits: {', '.join(f'{id} ({split})' for split, id in same)}; keep it in one of them"
+            for same in shared
+        ),
+        *(
+            f"group {group!r} is in several splits: {', '.join(sorted(splits))}; keep it in one of them"
             for group, splits in groups.items()
             if len(splits) > 1
         ),

@@ -11,7 +11,13 @@ from stochseg.errors import UserError
 
 
 def data_at(path: Path) -> dict[str, object]:
-    """Return the section `data` of a training config for the data at this path.
+    """Return the section `data` of a training config for the data at a path.
+
+    Args:
+        path: A packed store (.h5), or a folder with dataset.yaml.
+
+    Returns:
+        The section, without keys that have their defaults.
 
     Example:
         >>> data_at(Path("data/lidc.h5"))
@@ -25,6 +31,13 @@ def data_at(path: Path) -> dict[str, object]:
 def open_path(path: str | Path, split: str) -> SegmentationData:
     """Open one split of a packed store (.h5) or of a folder with dataset.yaml.
 
+    Args:
+        path: The store or the folder.
+        split: "train", "val" or "test".
+
+    Returns:
+        The split, whose examples are read when they are used.
+
     Raises:
         UserError: There is no data at this path, or it has no such split.
 
@@ -33,12 +46,12 @@ def open_path(path: str | Path, split: str) -> SegmentationData:
         >>> from stochseg.data.example import write_example_folder
         >>> from stochseg.data.folder import init_folder
         >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     root = write_example_folder(Path(scratch) / "mine", count=12, size=16)
         ...     _ = init_folder(root)
         ...     sizes = {split: len(data) for split, data in open_all(root).items()}
         ...     train = open_path(root, "train")
         >>> sizes, len(train)
-        ({'train': 5, 'val': 1, 'test': 2}, 5)
+        ({'train': 4, 'val': 4, 'test': 4}, 4)
     """
     path = Path(path)
     if not path.exists():
@@ -47,7 +60,14 @@ def open_path(path: str | Path, split: str) -> SegmentationData:
 
 
 def open_all(path: str | Path) -> dict[str, SegmentationData]:
-    """Open every split of a packed store (.h5) or of a folder with dataset.yaml; see `open_path`."""
+    """Open every split of a packed store (.h5) or of a folder with dataset.yaml; see `open_path`.
+
+    Args:
+        path: The store or the folder.
+
+    Returns:
+        The splits by name.
+    """
     path = Path(path)
     splits = read_splits(path) if path.is_dir() else store_splits(path)
     return {split: open_path(path, split) for split in splits}

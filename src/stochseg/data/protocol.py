@@ -33,6 +33,13 @@ class KnownTruth(Protocol):
 def spread(length: int, count: int) -> list[int]:
     """Return `count` evenly spaced indices below `length`, or all of them if there are fewer.
 
+    Args:
+        length: Number of items.
+        count: Number of indices.
+
+    Returns:
+        The indices, rising.
+
     Example:
         >>> spread(10, 4)
         [0, 2, 5, 7]
@@ -42,7 +49,18 @@ def spread(length: int, count: int) -> list[int]:
 
 
 def pick_examples(data: SegmentationData, count: int) -> list[Example]:
-    """Read at most `count` evenly spaced examples of a split."""
+    """Read at most `count` evenly spaced examples of a split.
+
+    Args:
+        data: The split.
+        count: Number of examples.
+
+    Returns:
+        The examples.
+
+    Raises:
+        UserError: The split is empty.
+    """
     if len(data) == 0:
         raise UserError("the split is empty; choose another")
     return [data[i] for i in spread(len(data), count)]
@@ -57,6 +75,12 @@ DATASETS: Registry[Opener] = Registry("data set", "stochseg.datasets")
 
 def register_dataset(name: str) -> Callable[[OpenerT], OpenerT]:
     """Register a function or class, so that `open_dataset(name, split, **options)` finds it.
+
+    Args:
+        name: Words joined by hyphens.
+
+    Returns:
+        The decorator.
 
     Example:
         >>> from stochseg.data import DATASETS, Phantoms, open_dataset, register_dataset
@@ -83,6 +107,9 @@ def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
         split: "train", "val" or "test".
         options: Keyword arguments of the data set.
 
+    Returns:
+        The split.
+
     Raises:
         UserError: The name, the split or an option is unknown, or a required option is missing.
 
@@ -98,5 +125,8 @@ def open_dataset(name: str, split: str, **options: Any) -> SegmentationData:
             raise unknown_name(f"option of data set {name!r}:", key, (p.name for p in parameters))
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in options]
     if missing:
-        raise UserError(f"data set {name!r} needs {', '.join(missing)}; set data.options.{missing[0]}=...")
+        raise UserError(
+            f"data set {name!r} needs {', '.join(missing)}: pass your folder or packed store with --data, or set "
+            f"data.options.{missing[0]}=…; `stochseg data example my-data` writes a folder to try"
+        )
     return opener(split, **options)

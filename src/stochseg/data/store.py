@@ -67,7 +67,7 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         ...     data = Store("train", path=str(out))
         ...     example = data[0]
         >>> example.id, tuple(example.image.shape), example.rater_names
-        ('P000-1', (1, 16, 16), ('ana', 'ben', 'chi'))
+        ('P000-0', (1, 16, 16), ('ana', 'ben'))
     """
     h5py = _h5py()
     _check_plan(plan, out)

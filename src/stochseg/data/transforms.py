@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from stochseg.data.protocol import SegmentationData
-from stochseg.types import DatasetInfo, Example, central
+from stochseg.data.fitting import nearest, resize_image
+from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
 
@@ -28,6 +27,14 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     """Apply one of the 8 flips and quarter turns, all equally likely.
 
     An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
+
+    Args:
+        example: The image with its raters.
+        rng: Source of randomness.
+        info: Facts about the data, which other augmentations need.
+
+    Returns:
+        The example with moved pixels and spacing.
 
     Example:
         >>> from stochseg.data import Phantoms, flip_rotate
@@ -68,65 +75,11 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
     height, width = example.image.shape[-2:]
     if (height, width) == size:
         return example
-    image = F.interpolate(example.image[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
-    labels = F.interpolate(example.raters[None].double(), size, mode="nearest-exact")[0].long()
+    image, labels = resize_image(example.image, size), nearest(example.raters, size)
     spacing = example.spacing
     if spacing is not None:
         spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
     return replace(example, image=image, raters=labels, spacing=spacing)
-
-
-class Cropped:
-    """A split of a data set with every example cut to its center.
-
-    Args:
-        data: The split.
-        size: Height and width; a smaller example stays as it is along that axis.
-
-    Example:
-        >>> from stochseg.data import Cropped, Phantoms
-        >>> data = Cropped(Phantoms("train", size=32, count=2), (16, 24))
-        >>> tuple(data[0].image.shape), tuple(data[0].raters.shape), data.info.size
-        ((1, 16, 24), (4, 16, 24), (16, 24))
-    """
-
-    def __init__(self, data: SegmentationData, size: tuple[int, int]) -> None:
-        self.data, self.size = data, size
-        self.info = data.info.model_copy(update={"size": size})
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Example:
-        example = self.data[index]
-        rows, columns = (central(n, side) for n, side in zip(example.image.shape[-2:], self.size, strict=True))
-        image, raters = example.image[..., rows, columns], example.raters[..., rows, columns]
-        return replace(example, image=image, raters=raters)
-
-
-class Resized:
-    """A split of a data set with every example resized to one size.
-
-    Args:
-        data: The split.
-        size: Height and width.
-
-    Example:
-        >>> from stochseg.data import Phantoms, Resized
-        >>> small = Resized(Phantoms("train", size=32, count=2), (16, 24))
-        >>> tuple(small[0].image.shape), tuple(small[0].raters.shape), small.info.size
-        ((1, 16, 24), (4, 16, 24), (16, 24))
-    """
-
-    def __init__(self, data: SegmentationData, size: tuple[int, int]) -> None:
-        self.data, self.size = data, size
-        self.info = data.info.model_copy(update={"size": size})
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Example:
-        return resize(self.data[index], self.size)
 
 
 def _mix(image: Tensor, gray: Tensor, factor: float) -> Tensor:

@@ -171,7 +171,8 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
 
 def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
     """Raise a UserError if data cannot be opened, are empty, or differ between methods."""
-    first, compared = next(iter(configs)), {"name", "options", "crop", "size", "train" if split == "train" else "val"}
+    first = next(iter(configs))
+    compared = {"name", "options", "crop", "size", "resize", "train" if split == "train" else "val"}
     for name, config in configs.items():
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:

@@ -54,6 +54,9 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
     _print(console, f"1/3 training phantom-tiny for {config.steps} steps{time}; CPU threads: {threads}")
     _print(console, f"    Ctrl-C stops and keeps what is trained; {command} resumes")
     train(config, out, resume=True, device="cpu", console=console)
+    unfinished = _unfinished(config, out)
+    if unfinished:
+        _print(console, f"    {unfinished}")
     model = load(out)
     data = open_split(config, "test")
     assert isinstance(data, Phantoms)
@@ -71,7 +74,7 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
     for i in range(4):
         Image.fromarray(data.raw(i)).save(images / f"{data[i].id}.png")
     picture = write_figure(qualitative(result.kept, data.info), folder / "samples.png")
-    page = _write_page(out, result, data, model.process)
+    page = _write_page(out, result, data, model.process, unfinished)
     metrics = result.metrics
     _print(
         console,
@@ -83,12 +86,21 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
     return result
 
 
+def _unfinished(config: TrainConfig, out: Path) -> str:
+    """A sentence about steps that the time limit left out; "" if there are none."""
+    steps = max((record["step"] for record in read_log(out / LOG_FILE)), default=0)
+    if steps >= config.steps:
+        return ""
+    rest = shlex.join(["stochseg", "demo", "--out", str(out)])
+    return f"The time limit ended training after {steps} of {config.steps} steps; {rest} trains the rest."
+
+
 def _print(console: Console, text: str) -> None:
     """Print text with paths in it, which may contain brackets."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _write_page(out: Path, result: Evaluation, data: Phantoms, process: CategoricalProcess) -> Path:
+def _write_page(out: Path, result: Evaluation, data: Phantoms, process: CategoricalProcess, unfinished: str) -> Path:
     strip = forward_process(process, data.truth(0).modes[-1], data.info)
     explanation = Section(
         "The forward process",
@@ -109,7 +121,7 @@ def _write_page(out: Path, result: Evaluation, data: Phantoms, process: Categori
         data.info,
         "The model is a small categorical diffusion model, trained on synthetic lung slices whose raters disagree in a "
         "known way: some see nothing, some outline the core, some include the halo. The samples should show the same "
-        "readings in the same proportions. All results are on slices that the model has never seen.",
+        "readings in the same proportions. All results are on slices that the model has never seen. " + unfinished,
         extra=[explanation, commands],
     )
     return page.write(out / "index.html")

@@ -15,11 +15,9 @@ from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import find_class, is_registered
 from stochseg.training.config import TrainConfig, override, read_config
 
-# Minutes on two cores. The faintness of the halo, on which its probability depends, takes longest to learn: some 60,000
-
 # Training of a model by its own name, unless its authors chose otherwise.
 _BY_NAME: dict[str, Any] = {
-    "data": {"name": "folder", "options": {"root": "my-data"}, "augment": "flip-rotate"},
+    "data": {"name": "folder", "augment": "flip-rotate"},  # of the user: --data
     "steps": 4000,
     "batch_size": 16,
     "lr": 5e-4,
@@ -109,6 +107,41 @@ def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
     return _fast({"name": "store", "options": {"path": "data/lidc.h5"}}, {"focus": 64, **model}, **training)
 
 
+_LITE0 = {"encoder": "efficientnet-lite0"}
+_LITE0_FAST = {
+    **_LITE0,
+    "tower": [48, 64, 96, 128, 160],
+    "tower_blocks": 1,
+    "light": [32, 48, 64],
+    "draws": 2,
+    "evaluations": 5,
+}
+_CAMVID_DIFFUSION = {"objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
+_CAMVID_UNET = {**_LITE0, "base": 32, "multipliers": [1, 2, 2, 4], "blocks": 1, "attention": [8]}
+
+
+def _camvid(name: str, options: dict[str, Any], **training: Any) -> dict[str, Any]:
+    """A model on CamVid that starts with the ImageNet weights of EfficientNet-Lite0."""
+    return {
+        "data": {"name": "store", "options": {"path": "data/camvid.h5"}, "augment": "flip-jitter"},
+        "model": {"name": name, "options": options},
+        "steps": 4000,
+        "batch_size": 8,
+        "optimizer": "muon",
+        "lr": 2e-3,
+        "final_lr": 1e-5,
+        "decay": "tail",
+        "tail": 0.5,
+        "warmup": 50,
+        "weight_decay": 1e-4,
+        "ema": 0.99,
+        "clip": 1.0,
+        "precision": "auto",
+        "validation": {"every": 500, "images": 25, "num_samples": 10},
+        **training,
+    }
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
     # For a user's own data: an hour on two CPU cores with images of 128×128, minutes on a GPU.
@@ -147,10 +180,26 @@ RECIPES: dict[str, dict[str, Any]] = {
         validation={"every": 2000, "images": 50, "num_samples": 10, "evaluations": 25},
         published={"miou": 0.562},
     ),
+    "cityscapes-fast": {
+        **_camvid("ccdm-fast", {**_LITE0_FAST, "encoder": "efficientnet-lite2"}),
+        "data": {
+            "name": "store",
+            "options": {"path": "data/cityscapes-256x512.h5"},
+            "augment": "flip-jitter",
+            "workers": 4,
+        },
+        "steps": 40_000,
+        "batch_size": 16,
+        "ema": 0.999,
+    },
+    "camvid-fast": _camvid("ccdm-fast", _LITE0_FAST),
+    "camvid-ccdm": _camvid("ccdm", {**_CAMVID_UNET, **_CAMVID_DIFFUSION}),
+    "camvid-unet-ce": _camvid("unet-ce", _CAMVID_UNET),
+    "camvid-smp": _camvid("smp:fpn/tu-tf_efficientnet_lite0", {"encoder_weights": "package"}),
 }
 
-# Classes and image channels of the data, where they are not 2 and 1.
-SHAPES = {"cityscapes-30m": (19, 3)}
+# Classes and image channels of the data by the beginning of a recipe's name, where they are not 2 and 1.
+SHAPES = {"cityscapes-": (19, 3), "camvid-": (11, 3)}
 
 
 def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -> TrainConfig:
@@ -181,7 +230,8 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
     else:
         raise unknown_name("recipe", name, [*RECIPES, *MODELS])
     if data is not None:
-        kept = {key: values["data"][key] for key in ("augment", "crop", "size", "workers") if key in values["data"]}
+        settings = ("augment", "crop", "size", "resize", "workers")
+        kept = {key: values["data"][key] for key in settings if key in values["data"]}
         values = {**values, "data": {**kept, **data_at(data)}}
     return TrainConfig.parse(override(values, overrides), where=f"recipe {name!r}")
 
@@ -189,4 +239,5 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
 def fresh_model(name: str) -> StochasticSegmenter:
     """Create the untrained model of a recipe, or a model by its own name, without opening data."""
     model = recipe(name).model
-    return create(model.name, *SHAPES.get(name, (2, 1)), **model.options)
+    shape = next((shape for prefix, shape in SHAPES.items() if name.startswith(prefix)), (2, 1))
+    return create(model.name, *shape, **model.options)

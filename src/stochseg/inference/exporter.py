@@ -61,6 +61,12 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
         )
     if min(size) < 1:
         raise UserError(f"export: height and width must be at least 1, got {tuple(size)}")
+    if model.info.fit not in (None, tuple(size)):
+        height, width = model.info.fit
+        raise UserError(
+            f"export: the network takes images resized and padded to {height}×{width}, got {size[0]}×{size[1]}; pass "
+            f"--size {height}x{width}"
+        )
     folder = Path(folder)
     with replaced_folder(folder, ours=is_export, kind="an exported model") as scratch:
         plain = copy.deepcopy(eager(model)).cpu().eval()

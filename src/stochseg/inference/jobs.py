@@ -96,6 +96,7 @@ def _check_intensities(images: Tensor, plan: Plan) -> list[str]:
     volume = images.transpose(0, 1)  # as a whole: single slices of a volume may be empty
     if not plan.options.allow_unusual_input:
         check_intensities(volume, plan.model.info)
+        return []
     problem = describe_unusual(volume, plan.model.info)
     return [problem] if problem else []
 
@@ -104,16 +105,17 @@ def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str
     """Notice sizes that can be sampled but differ from the training images."""
     notices = []
     size = model.info.size
-    if size is not None and size != (height, width):
+    if size is not None and size != (height, width) and model.info.fit is None:
         notices.append(
             f"its {height}×{width} pixels are not resized, but the training images were resized to {size[0]}×{size[1]}:"
             " resize it first"
         )
-    rows, columns = (part.stop - part.start for part in model.window(height, width))
-    if rows * columns < MIN_LABELED * height * width:
+    seen = model.info.fit or (height, width)  # by the network
+    rows, columns = (part.stop - part.start for part in model.window(*seen))
+    if rows * columns < MIN_LABELED * seen[0] * seen[1]:
         notices.append(
-            f"the model labels the central {rows}×{columns} of its {height}×{width} pixels, all others are background; "
-            "crop it around the region of interest, to the size of the training images"
+            f"the model labels the central {rows}×{columns} of its {seen[0]}×{seen[1]} pixels, all others are "
+            "background; crop it around the region of interest, to the size of the training images"
         )
     return notices
 

@@ -44,7 +44,7 @@ Progress = Callable[[float, int], None]
 
 def predict(
     model: StochasticSegmenter,
-    inputs: Iterable[str | Path],
+    inputs: str | Path | Iterable[str | Path],
     out: str | Path,
     options: PredictOptions | None = None,
     *,
@@ -60,7 +60,7 @@ def predict(
 
     Args:
         model: The model.
-        inputs: Files, folders and globs of PNG, JPEG, TIFF, NIfTI and DICOM; see `sources.find_sources`.
+        inputs: One or several files, folders and globs of PNG, JPEG, TIFF, NIfTI and DICOM; see `sources.find_sources`.
         out: Folder of the results, one folder per input.
         options: How to predict; the model's defaults if None.
         overwrite: Replace results that exist. Without it a complete result of the same files, model and options is
@@ -86,7 +86,7 @@ def predict(
     done ['entropy.tif', 'fused.png', 'mean.tif', 'overlay.png', 'result.json', 'samples.tif']
     """
     plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
-    found = find_sources(inputs, plan.options.axis)
+    found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
     if found.sources:
         _make_writable(out)
     reporter = _Reporter(len(found.problems) + len(found.sources), report, progress)

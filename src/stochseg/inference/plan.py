@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +36,9 @@ class PredictOptions(SamplingOptions):
         description=f"tile images with more pixels per side; None: {DEFAULT_TILE} if the model can be tiled; 0: never",
     )
     overlap: int = Field(96, ge=8, description="pixels by which neighboring tiles overlap")
-    axis: int | None = Field(None, ge=0, le=2, description="array axis along which NIfTI volumes are sliced")
+    axis: Literal[0, 1, 2, "axial", "coronal", "sagittal"] | None = Field(
+        None, description="slices of NIfTI volumes: an array axis or an anatomical plane; None: see docs"
+    )
     allow_unusual_input: bool = Field(False, description="sample inputs unlike the training images, with a notice")
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
 
@@ -71,7 +73,8 @@ class Plan:
 
     def is_large(self, height: int, width: int) -> bool:
         """Whether images of this size are tiled, if the model can be."""
-        return self.options.tile != 0 and max(height, width) > (self.options.tile or DEFAULT_TILE)
+        seen = self.model.info.fit or (height, width)  # by the network
+        return self.options.tile != 0 and max(seen) > (self.options.tile or DEFAULT_TILE)
 
     def model_for(self, height: int, width: int) -> StochasticSegmenter:
         """Return the model, tiled for large images; raise a `UserError` for images too large for it."""
@@ -87,12 +90,7 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the name, the config, the facts about the data and the weights of the model."""
-        return self._hash(self.model.config.model_dump(mode="json"), self._info)
-
-    @property
-    def _info(self) -> dict[str, Any]:
-        """Facts about the data on which samples depend: intensities only decide which images are refused."""
-        return self.model.info.model_dump(mode="json", exclude={"intensities"})
+        return self._hash(self.model.config.model_dump(mode="json"), self._info())
 
     def is_model_of(self, record: Mapping[str, Any]) -> bool:
         """Whether a result with this record of its model was drawn by this model.
@@ -107,10 +105,18 @@ class Plan:
                 return False
         except UserError:
             return False
-        info = self._info
+        info = self._info()
         before = {new: old for old, new in self.model.info.renamed_keys.items()}
         renamed = {before.get(key, key): value for key, value in info.items()}
         return sha256 in (self._hash(config, info), self._hash(config, renamed))
+
+    def _info(self) -> dict[str, Any]:
+        """Facts about the data on which samples depend, as models without `fit` had them before there was one.
+
+        Intensities only decide which images are refused.
+        """
+        unused = {"intensities", "fit"} if self.model.info.fit is None else {"intensities"}
+        return self.model.info.model_dump(mode="json", exclude=unused)
 
     def _hash(self, config: Any, info: Any) -> str:
         digest = hashlib.sha256(self.model.name.encode() + to_json(config) + to_json(info))

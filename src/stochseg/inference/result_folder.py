@@ -98,7 +98,9 @@ def measure_sizes(prediction: Prediction) -> dict[str, Any]:
             "width": width,
             "spacing_mm": None if lattice is None else [_nine_digits(v) for v in lattice.spacing],
             "affine": None if lattice is None else np.round(lattice.affine, 9).tolist(),
-            "slice_axis": None if lattice is None else lattice.axis,
+            "slice_axis": None if lattice is None else lattice.slicing.axis,
+            "transposed": lattice is not None and lattice.slicing.transposed,
+            "flipped": [] if lattice is None else list(lattice.slicing.flipped),
         },
         "unit": unit,
         "classes": [

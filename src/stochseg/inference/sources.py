@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stochseg.data.folder.config import DESCRIPTION
 from stochseg.data.readers import dicom, nifti
+from stochseg.data.readers.pictures import SUFFIXES as PICTURES
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.result_folder import RESULT, is_result
 from stochseg.inference.series import NOT_IMAGES, read_header, read_series
-from stochseg.inference.stacks import Stack, read_nifti, read_picture
-
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+from stochseg.inference.stacks import Axis, Stack, read_nifti, read_picture
 
 
 @dataclass(frozen=True)
 class Source:
     """One image or volume to segment.
 
-    name: of its result folder; axis: of the array of a NIfTI volume, along which it is sliced; given: the file or
-    folder by which it was found, as an absolute path.
+    name: of its result folder; axis: along which a NIfTI volume is sliced; given: the file or folder by which it was
+    found, as an absolute path.
     """
 
     name: str
     files: tuple[Path, ...]
-    axis: int | None = None
+    axis: Axis = None
     given: Path = Path()
 
 
@@ -43,7 +43,7 @@ class Found:
     notices: list[str]
 
 
-def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found:
+def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
     """Find the images and volumes among files, folders and globs.
 
     Folders are searched recursively; their DICOM files of one series make one volume. A DICOM file that is itself an
@@ -51,7 +51,7 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
 
     Args:
         inputs: Files, folders and glob patterns.
-        axis: Array axis along which NIfTI volumes are sliced.
+        axis: Along which NIfTI volumes are sliced.
 
     Raises:
         UserError: Several sources would get the same name.
@@ -71,7 +71,7 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
     return Found(_with_unique_names(list(unique.values())), problems, notices)
 
 
-def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:
+def read_stack(files: Sequence[Path], axis: Axis = None) -> Stack:
     """Read the file of a picture or a volume, or the files of a DICOM series."""
     if files[0].name.lower().endswith(nifti.SUFFIXES):
         return read_nifti(files[0], axis)
@@ -135,13 +135,16 @@ def _longer_name(source: Source, depth: int) -> str:
     return f"{above[0].name}-{source.name}" if above and above[0].name else source.name
 
 
-def _single_file(path: Path, name: str, axis: int | None) -> Source:
+def _single_file(path: Path, name: str, axis: Axis) -> Source:
     """Make a source of one file. name: its path relative to the input, whose folders become part of the result name."""
     return Source(stem(name).replace("/", "-"), (path,), axis)
 
 
-def _in_folder(folder: Path, axis: int | None, notices: list[str]) -> list[Source]:
-    """Find the sources below a folder."""
+def _in_folder(folder: Path, axis: Axis, notices: list[str]) -> list[Source]:
+    """Find the sources below a folder; of a data set, its images and not its label maps."""
+    if (folder / DESCRIPTION).is_file() and (folder / "images").is_dir():
+        notices.append(f"{folder} is a data set: its images are segmented, its label maps are not")
+        folder /= "images"
     paths = {name: folder / name for name in Tree(folder).names}
     results = {path.parent for path in paths.values() if path.name == RESULT and is_result(path.parent)}
     sources: list[Source] = []

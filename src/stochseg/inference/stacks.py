@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from stochseg.data.readers import nifti
+from stochseg.data.readers.nifti import Plane, Slicing
 from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
+Axis: TypeAlias = int | Plane | Slicing | None
+"""Where slices of a NIfTI volume are cut."""
 MAX_DPI = 1e8
 """PNG stores pixels per meter in 32 bits."""
 
@@ -24,40 +27,26 @@ class Lattice:
     """Position of the voxels of a volume in space.
 
     affine: array index (x, y, z) to millimeters, "4 4": x to the right, y to the front, z to the head, as in NIfTI;
-    axis: of the array, along which slices follow each other; of the other two, the first is the width of a slice;
-    header: the NIfTI header of the volume, if it has one; unit: millimeters per unit of the affine.
+    slicing: how the array is cut into slices; header: the NIfTI header of the volume, if it has one; unit: millimeters
+    per unit of the affine.
     """
 
     affine: npt.NDArray[np.float64]
-    axis: int = 2
+    slicing: Slicing = field(default_factory=Slicing)
     header: Any = None
     unit: float = 1.0
-
-    def stacked(self, volume: Pixels) -> Pixels:
-        """Turn an array "x y z …" into a stack "s h w …"."""
-        return np.moveaxis(volume, self._stack_axes, (0, 1, 2))
-
-    def place(self, stack: Pixels) -> Pixels:
-        """Turn a stack "s h w …" into an array "x y z …"."""
-        return np.moveaxis(stack, (0, 1, 2), self._stack_axes)
 
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Millimeters between slices, rows and columns."""
         lengths = np.linalg.norm(self.affine[:3, :3], axis=0) * self.unit
-        slices, rows, columns = (float(lengths[i]) for i in self._stack_axes)
+        slices, rows, columns = (float(lengths[i]) for i in self.slicing.axes)
         return slices, rows, columns
 
     @property
     def voxel(self) -> float:
         """Volume of a voxel in cubic millimeters."""
         return float(abs(np.linalg.det(self.affine[:3, :3])) * self.unit**3)
-
-    @property
-    def _stack_axes(self) -> tuple[int, int, int]:
-        """Axes of the array that a stack has as slices, rows and columns."""
-        across, down = (i for i in range(3) if i != self.axis)
-        return self.axis, down, across
 
 
 @dataclass(frozen=True)
@@ -96,10 +85,10 @@ def valid_dpi(dpi: Any) -> tuple[float, float] | None:
     return float(dpi[0]), float(dpi[1])
 
 
-def read_nifti(file: Path, axis: int | None = None) -> Stack:
-    """Read a NIfTI volume as slices along `axis` of its array: by default the one of length 1, or the last."""
+def read_nifti(file: Path, axis: Axis = None) -> Stack:
+    """Read a NIfTI volume as slices along `axis`: see `nifti.Volume.slicing`, or a slicing that is known."""
     volume = nifti.read_volume(file, str(file))
-    values, affine = volume.values, volume.affine
+    values = volume.values
     values = values.astype(np.float32) if values.dtype.itemsize > 4 else values
     while values.ndim > 3 and values.shape[-1] == 1:
         values = values[..., 0]
@@ -108,9 +97,8 @@ def read_nifti(file: Path, axis: int | None = None) -> Stack:
         raise UserError(f"expected a volume, with or without channels, got shape {values.shape}; split it")
     if values.size == 0:
         raise UserError(f"the volume is empty, shape {values.shape}")
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine)) == 0:
-        raise UserError(f"its affine does not place the voxels in space: {np.round(affine, 3).tolist()}; correct it")
-    thin = [i for i in range(3) if values.shape[i] == 1]
-    axis = (thin[0] if len(thin) == 1 else 2) if axis is None else axis
-    lattice = Lattice(affine, axis, volume.header.copy(), volume.unit)
-    return Stack(lattice.stacked(values), lattice)
+    if not volume.is_placed:
+        stated = np.round(volume.affine, 3).tolist()
+        raise UserError(f"its affine does not place the voxels in space: {stated}; correct it")
+    slicing = axis if isinstance(axis, Slicing) else volume.slicing(axis)
+    return Stack(slicing.cut(values), Lattice(volume.affine, slicing, volume.header.copy(), volume.unit))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stochseg.errors import UserError
+from stochseg.errors import UserError, is_integer
 from stochseg.metrics import checks
 from stochseg.metrics.checks import ArrayLike
 
@@ -51,6 +51,9 @@ def calibration_bins(
         bins: number of bins.
         mask: "b k *space" bool, False = void; None if nothing is void.
 
+    Returns:
+        The bins, summed over all images.
+
     Raises:
         UserError: if the arguments do not fit each other or `mean` has no probabilities.
 
@@ -80,8 +83,15 @@ def foreground_bins(
         mask: "b k *space" bool, False = void; None if nothing is void.
         at_least: leave out labels of a smaller probability, so that plain background does not hide the others.
 
+    Returns:
+        The bins, summed over all images.
+
     Raises:
         UserError: if the arguments do not fit each other or `mean` has no probabilities.
+
+    Example:
+        >>> foreground_bins([[[0.9, 0.3], [0.1, 0.7]]], [[[0, 1]]], bins=2).count
+        tensor([1, 1])
     """
     mean, raters, mask = _check_calibration(mean, raters, mask)
     confidence = mean[:, 1:].double()
@@ -95,6 +105,9 @@ def foreground_bins(
 
 def ece(bins: CalibrationBins) -> Tensor:
     """Compute the expected calibration error: the mean over predictions of their bin's |accuracy − confidence|.
+
+    Args:
+        bins: of `calibration_bins` or `foreground_bins`.
 
     Returns:
         A float64 scalar.
@@ -131,7 +144,16 @@ def brier(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None) -> 
 
 
 def brier_sums(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
-    """Sum the Brier scores over pixels and raters, "b", and count them, "b" int64. For the arguments see `brier`."""
+    """Sum the Brier scores over pixels and raters, and count them.
+
+    Args:
+        mean: "b l *space" probabilities, such as `Samples.mean`.
+        raters: "b k *space" int.
+        mask: "b k *space" bool, False = void; None if nothing is void.
+
+    Returns:
+        The sums, "b" float64, and the counts, "b" int64.
+    """
     mean, raters, mask = _check_calibration(mean, raters, mask)
     mean = mean.double()
     # Expanding the square needs no one-hot: Σ p² − 2 p[y] + 1.
@@ -140,8 +162,8 @@ def brier_sums(mean: ArrayLike, raters: ArrayLike, mask: ArrayLike | None = None
 
 
 def _binned(bins: int, confidence: Tensor, counted: Tensor, correct: Tensor) -> CalibrationBins:
-    if bins < 1:
-        raise UserError(f"bins: expected at least 1, got {bins}; 15 is customary")
+    if not is_integer(bins) or bins < 1:
+        raise UserError(f"bins: expected an integer of at least 1, got {bins!r}; 15 is customary")
     index = (confidence * bins).long().clamp(0, bins - 1).flatten()
 
     def binned(values: Tensor) -> Tensor:

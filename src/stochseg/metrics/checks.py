@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stochseg.errors import UserError
+from stochseg.errors import UserError, is_integer
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 
@@ -45,8 +45,10 @@ def as_labels(name: str, values: ArrayLike) -> Tensor:
 
 def as_maps(name: str, pattern: str, values: ArrayLike, num_classes: int) -> Tensor:
     """Convert to label maps of this pattern with labels below `num_classes`."""
-    if num_classes < 2:
-        raise UserError(f"num_classes: expected at least 2, background and foreground, got {num_classes}")
+    if not is_integer(num_classes) or num_classes < 2:
+        raise UserError(
+            f"num_classes: expected an integer of at least 2, background and foreground, got {num_classes!r}"
+        )
     maps = as_labels(name, values)
     check_dimensions(name, pattern, maps)
     check_range(name, maps, num_classes)

@@ -47,6 +47,9 @@ def confusion_matrix(prediction: ArrayLike, target: ArrayLike, num_classes: int,
 def iou_per_class(confusion: ArrayLike) -> Tensor:
     """Compute the IoU of each class of a confusion matrix "l l"; nan for a class in neither prediction nor target.
 
+    Args:
+        confusion: "l l", of `confusion_matrix`.
+
     Returns:
         "l" float64.
 
@@ -63,6 +66,9 @@ def iou_per_class(confusion: ArrayLike) -> Tensor:
 
 def miou(confusion: ArrayLike) -> Tensor:
     """Compute the mean IoU of a data-set confusion matrix "l l", over the classes that occur.
+
+    Args:
+        confusion: "l l", of `confusion_matrix`.
 
     Returns:
         A float64 scalar.

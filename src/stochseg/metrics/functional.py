@@ -81,7 +81,19 @@ def ged_from_iou(
     rater_weights: ArrayLike | None = None,
     unbiased: bool = False,
 ) -> Tensor:
-    """Compute `ged` from IoU: samples_samples "b n n", samples_raters "b n k", raters_raters "b k k"."""
+    """Compute `ged` from the IoU of all pairs, such as `iou_blocks` returns.
+
+    Args:
+        samples_samples: "b n n".
+        samples_raters: "b n k".
+        raters_raters: "b k k".
+        weights: "b n", as in `ged`.
+        rater_weights: "b k", as in `ged`.
+        unbiased: as in `ged`.
+
+    Returns:
+        "b" float64.
+    """
     within, between, raters = (as_tensor("iou", block) for block in (samples_samples, samples_raters, raters_raters))
     w = _probabilities("weights", "b n", weights, between[:, :, 0])
     v = _probabilities("rater_weights", "b k", rater_weights, between[:, 0])
@@ -104,6 +116,10 @@ def diversity(
 
     Raises:
         UserError: if the maps or weights do not fit, or `unbiased` meets fewer than 2 samples with weight.
+
+    Example:
+        >>> diversity([[[1, 1, 0, 0], [1, 0, 0, 0]]], num_classes=2)
+        tensor([0.2500], dtype=torch.float64)
     """
     iou = all_iou(num_classes, as_maps("samples", "b n *space", samples, num_classes))
     return diversity_from_iou(iou, weights=weights, unbiased=unbiased)
@@ -112,7 +128,16 @@ def diversity(
 def diversity_from_iou(
     samples_samples: ArrayLike, *, weights: ArrayLike | None = None, unbiased: bool = False
 ) -> Tensor:
-    """Compute `diversity` from IoU: samples_samples "b n n"."""
+    """Compute `diversity` from the IoU of all pairs of samples.
+
+    Args:
+        samples_samples: "b n n".
+        weights: "b n", as in `diversity`.
+        unbiased: as in `diversity`.
+
+    Returns:
+        "b" float64.
+    """
     iou = as_tensor("iou", samples_samples)
     return _within_samples(iou, _probabilities("weights", "b n", weights, iou[:, :, 0]), unbiased)
 
@@ -189,7 +214,15 @@ def hm_iou(samples: ArrayLike, raters: ArrayLike, num_classes: int, *, weights: 
 
 
 def hm_iou_from_iou(samples_raters: ArrayLike, *, weights: ArrayLike | None = None) -> Tensor:
-    """Compute `hm_iou` from IoU: samples_raters "b n k"."""
+    """Compute `hm_iou` from the IoU of samples and raters.
+
+    Args:
+        samples_raters: "b n k".
+        weights: "b n", as in `hm_iou`.
+
+    Returns:
+        "b" float64.
+    """
     block = as_tensor("iou", samples_raters)
     images: list[Matrix] = list(block.double().cpu().numpy())
     w = _probabilities("weights", "b n", weights, block[:, :, 0]).cpu().numpy()

@@ -71,6 +71,9 @@ def iou_blocks(samples: ArrayLike, raters: ArrayLike, num_classes: int) -> IoUBl
         raters: "b k *space" int.
         num_classes: l, background included.
 
+    Returns:
+        The IoU of all pairs, float64.
+
     Raises:
         UserError: if the maps do not fit each other or have other labels.
     """

@@ -125,6 +125,12 @@ METRIC_TABLE: dict[str, MetricInfo] = {row.key: row for row in _ROWS}
 def metric_info(key: str) -> MetricInfo:
     """Look up a metric by its key; a family with a count, such as ged_16, is named by it.
 
+    Args:
+        key: such as "miou" or "ged_16".
+
+    Returns:
+        Its row of the table.
+
     Raises:
         UserError: if the key is unknown.
     """
@@ -151,6 +157,9 @@ def format_metric(key: str, value: float | None, *, digits: int | None = None) -
         value: of the metric.
         digits: instead of those of the table.
 
+    Returns:
+        The value as text, without its unit.
+
     Raises:
         UserError: if the key is unknown.
     """
@@ -162,7 +171,14 @@ def format_metric(key: str, value: float | None, *, digits: int | None = None) -
 
 
 def sort_metrics(keys: Iterable[str]) -> list[str]:
-    """Select the keys that are metrics, in the order of the table; a family is ordered by n."""
+    """Select the keys that are metrics, in the order of the table; a family is ordered by n.
+
+    Args:
+        keys: such as those of a row of results.
+
+    Returns:
+        The keys that the table has.
+    """
     order = list(METRIC_TABLE)
     places = {key: (order.index(found[0]), found[1]) for key in keys if (found := _parse(key)) is not None}
     return sorted(places, key=places.__getitem__)

@@ -5,12 +5,14 @@ from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.baselines import *  # noqa: F403  (the classes that `baselines.__all__` lists)
 from stochseg.models.ccdm import CCDM, CCDMConfig
 from stochseg.models.ccdm_fast import CCDMFast, CCDMFastConfig
+from stochseg.models.conversion import CHECKPOINTS, convert_checkpoint
 from stochseg.models.io import list_bundled, load, save
 from stochseg.models.registry import MODELS, create, list_models, register
 from stochseg.models.sampling import SamplingOptions
 
 __all__ = [
     "CCDM",
+    "CHECKPOINTS",
     "MODELS",
     "CCDMConfig",
     "CCDMFast",
@@ -18,6 +20,7 @@ __all__ = [
     "SamplingOptions",
     "SegmenterConfig",
     "StochasticSegmenter",
+    "convert_checkpoint",
     "create",
     "list_bundled",
     "list_models",

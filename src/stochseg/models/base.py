@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.core import NOISES
+from stochseg.data.fitting import Fit
 from stochseg.errors import CutLabelsWarning, UserError, unknown_name
 from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
 from stochseg.models.sampling import (
@@ -24,6 +25,7 @@ from stochseg.models.sampling import (
     cut_window,
     draw_samples,
     embed,
+    undo_fit,
 )
 from stochseg.types import DatasetInfo, Losses, Samples
 
@@ -212,7 +214,8 @@ class StochasticSegmenter(nn.Module):
         """Draw n plausible label maps per image.
 
         Sample i of an image depends on (seed, image, i) alone, not on n or on the other images; with Latin noise,
-        which stratifies the n samples, on n too.
+        which stratifies the n samples, on n too. A model that was trained on resized images (`info.fit`) resizes the
+        image in the same way, and its samples back to the size of the image.
 
         Args:
             image: raw intensities as a numpy array "h w" or "h w c", a PIL image or the path of an image file; a list
@@ -249,6 +252,8 @@ class StochasticSegmenter(nn.Module):
         self.check_options(options)
         options = options.or_default(self.default_sampling())
         batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
+        fit = self.fit(*batch.shape[2:])
+        batch = batch if fit is None else fit.image(batch)
         keys = [(options.seed, image_key(x)) for x in batch]
         was_training = self.training
         self.eval()
@@ -256,9 +261,17 @@ class StochasticSegmenter(nn.Module):
             samples = self._draw(batch.to(self.device), keys, options, progress)
         finally:
             self.train(was_training)
+        samples = samples if fit is None else undo_fit(samples, fit)
         if samples.window is not None and bool((cut := samples.cut_off).any()):
             warnings.warn(cut_notice(samples.window, cut), CutLabelsWarning, stacklevel=3)  # of the caller
         return samples
+
+    def fit(self, *size: int) -> Fit | None:
+        """How `sample` resizes and pads images of this height and width for the network; None: not at all."""
+        if self.info.fit is None or self.info.fit == size:
+            return None
+        height, width = size
+        return Fit((height, width), self.info.fit)
 
     def prepare(self, image: Any, *, allow_unusual_input: bool = False) -> Tensor:
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""

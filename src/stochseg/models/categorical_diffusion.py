@@ -173,7 +173,9 @@ class CategoricalDiffusion(Diffusion):
         components is not counted."""
         left: dict[int, float] = {}
         grid = core.make_grid("even", self.process.schedule, min(evaluations, self.process.num_timesteps))
-        windows = [cut_window(image.to(self.device), self.window(*image.shape[2:])) for image in images]
+        fits = [(image, self.fit(*image.shape[2:])) for image in images]
+        fitted = [image if fit is None else fit.image(image) for image, fit in fits]
+        windows = [cut_window(image.to(self.device), self.window(*image.shape[2:])) for image in fitted]
         was_training = self.training
         self.eval()
         for size in {window.shape[2:] for window in windows}:

@@ -79,8 +79,8 @@ class CCDMFast(CategoricalDiffusion):
         super().__init__(info, config)
         if config.components > 1 and config.objective != "cross-entropy":
             raise UserError(
-                f"a head of {config.components} components is trained with objective=cross-entropy, got "
-                f"{config.objective!r}; the bound is for a single product of pixels"
+                f"objective: expected cross-entropy for a head of {config.components} components, got "
+                f"{config.objective!r}; set objective=cross-entropy or components=1"
             )
         if config.encoder_lr > 0 and config.encoder_cache is not None:
             raise UserError(

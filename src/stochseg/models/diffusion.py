@@ -14,7 +14,9 @@ from stochseg.models.sampling import SamplingOptions
 class DiffusionConfig(SegmenterConfig):
     """The noise schedule, the draws of training, and the defaults of sampling."""
 
-    schedule: Literal["cosine", "linear"] = "cosine"
+    schedule: Literal["cosine", "linear", "cosine-released"] = Field(
+        "cosine", description="noise schedule; cosine-released is for checkpoints of the CCDM authors' released code"
+    )
     num_timesteps: int = Field(250, ge=1, description="T")
     draws: int = Field(1, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
     sampler: str = Field("ancestral", description="sampling algorithm")

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Intensities, Normalization
 
+MEASURED_IMAGES = 64
 EIGHT_BITS = 255.0
 OVERSHOOT = 0.1
 """Fraction of 0..255 by which resampled 8-bit images may leave it."""
@@ -27,6 +29,12 @@ BRIGHTER = 1 / 3
 FAR = 20.0
 """Standard deviations that count as far for a model whose training intensities are unknown."""
 ANYWAY = "to sample it anyway, pass allow_unusual_input=True (--allow-unusual-input)"
+
+
+def with_intensities(data: SegmentationData) -> DatasetInfo:
+    """The facts about training data, with the intensities of `MEASURED_IMAGES` evenly spaced images."""
+    images = (data[i].image for i in spread(len(data), MEASURED_IMAGES))
+    return data.info.model_copy(update={"intensities": measure_intensities(images, data.info.normalization)})
 
 
 def measure_intensities(images: Iterable[Tensor], normalization: Normalization) -> Intensities | None:
@@ -57,15 +65,18 @@ def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = Fal
         info: facts about the training data. Without `intensities`, the normalization tells what to expect.
         normalized: whether the user passed normalized values, not raw ones.
     """
-    raw = info.normalization.inverse(image.detach().double().cpu().flatten(1)[:, None]).flatten(1)
-    problem = _find_problem(raw, info.intensities or _assumed(info.normalization, normalized))
+    flat = image.detach().flatten(1)[:, None]  # "c 1 p"; copies only of the ends: a volume may be large
+    low, high = (
+        info.normalization.inverse(end.double().cpu()).flatten() for end in torch.aminmax(flat, dim=2, keepdim=True)
+    )
+    fractional = float(torch.maximum(-low, high).max()) <= 1.01 and _is_fractional(info.normalization.inverse(flat))
+    problem = _find_problem(low, high, fractional, info.intensities or _assumed(info.normalization, normalized))
     tensor = ". A tensor is taken as normalized: pass raw intensities as a numpy array"
     return f"its intensities {problem}{tensor * normalized}" if problem else ""
 
 
-def _find_problem(raw: Tensor, known: Intensities) -> str:
-    """What is wrong with raw intensities "c p" in float64, and the remedy; "" if nothing is."""
-    low, high = torch.aminmax(raw, dim=1)
+def _find_problem(low: Tensor, high: Tensor, fractional: bool, known: Intensities) -> str:
+    """What is wrong with intensities from low "c" to high "c", and the remedy; "" if nothing is."""
     lowest, highest, darkest, span = (torch.tensor(values, dtype=torch.float64) for _, values in known)
     eight_bits = float(lowest.min()) >= 0 and 1 < float(highest.max()) <= EIGHT_BITS
     ends = (torch.tensor(0.0), torch.tensor(EIGHT_BITS)) if eight_bits else (lowest, highest)
@@ -73,7 +84,7 @@ def _find_problem(raw: Tensor, known: Intensities) -> str:
     shown, trained, remedy = _range(low, high), _range(lowest, highest), _scale_remedy(known)
     if bool((low < ends[0] - room).any() or (high > ends[1] + room).any()):
         return f"{shown} are far outside those of the training images, {trained}; {remedy}"
-    if float(highest.max()) > FRACTIONS and _is_fractional(raw):
+    if float(highest.max()) > FRACTIONS and fractional:
         to_scale = "multiply it by 255" if eight_bits and float(low.min()) >= 0 else "undo the scaling"
         return f"{shown} are fractions, but those of the training images are {trained}; {to_scale}"
     # Over all channels, a training image starts at min(darkest) or below and spans at least max(span).
@@ -96,9 +107,7 @@ def _assumed(normalization: Normalization, normalized: bool) -> Intensities:
 
 
 def _is_fractional(raw: Tensor) -> bool:
-    return (
-        float(raw.abs().max()) <= 1.01 and float((raw - raw.round()).abs().max()) > 1e-3
-    )  # of a black image: rounding
+    return float((raw - raw.round()).abs().max()) > 1e-3  # more than the rounding errors of a black image
 
 
 def _scale_remedy(known: Intensities) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from stochseg.errors import UserError
 from stochseg.files import is_junk, recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.registry import build
+from stochseg.models.registry import build, find_class, is_registered
 from stochseg.networks import rename_old_tensors
 from stochseg.types import DatasetInfo
 
@@ -107,13 +107,26 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     if version != VERSION:
         raise UserError(f"{file}: format version {version!r}, this stochseg reads {VERSION}; upgrade stochseg")
     info = DatasetInfo.parse(description.get("info", {}), where=f"{file}: info")
-    model = build(description.get("model"), info, description.get("config", {}), where=f" (in {file})")
+    name, config = description.get("model"), description.get("config", {})
+    before = values_before(name, config)
+    model = build(name, info, {**before, **config} if before else config, where=f" (in {file})")
     load_weights(model, folder / WEIGHTS)
     return model.to(device).eval()
 
 
+def values_before(name: object, config: object) -> dict[str, Any]:
+    """Values in a saved config, of a model of this name, of the keys that older configs do not contain."""
+    if not is_registered(name) or not isinstance(config, dict):  # `build` explains
+        return {}
+    return {key: config.get(key, value) for key, value in find_class(name).config_type.values_before.items()}
+
+
 def list_bundled() -> tuple[str, ...]:
-    """Names of the bundled models."""
+    """Names of the bundled models.
+
+    Returns:
+        The names that `load` accepts, sorted.
+    """
     return tuple(sorted(folder.name for folder in SHIPPED.glob("*") if (folder / WEIGHTS).is_file()))
 
 

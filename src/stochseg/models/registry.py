@@ -25,6 +25,9 @@ def register(name: str) -> Callable[[M], M]:
     Args:
         name: lower case, words joined by hyphens.
 
+    Returns:
+        The decorator.
+
     >>> from stochseg.models import StochasticSegmenter, list_models, register
     >>> @register("my-model")
     ... class MyModel(StochasticSegmenter):
@@ -44,6 +47,9 @@ def register(name: str) -> Callable[[M], M]:
 
 def list_models() -> list[str]:
     """Names of all registered models, sorted; families appear as "prefix:...".
+
+    Returns:
+        The names that `create` accepts.
 
     >>> import stochseg
     >>> [name for name in stochseg.list_models() if name.startswith("c")]

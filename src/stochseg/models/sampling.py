@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
+from stochseg.data.fitting import Fit
 from stochseg.errors import UserError, hyphenated
 from stochseg.types import DatasetInfo, Samples, Window
 
@@ -213,3 +214,15 @@ def cut_notice(window: Window, cut_off: Tensor) -> str:
         "pixels, the part that the model labels: objects that extend beyond it are cut off with a straight edge. Crop "
         "the image so that the object is in its center, at the scale of the training images"
     )
+
+
+def undo_fit(samples: Samples, fit: Fit) -> Samples:
+    """Resize samples of a fitted image back: labels to the nearest, mean probabilities smoothly."""
+    labels, mean = fit.undo_labels(samples.labels), fit.undo_probabilities(samples.mean)
+    if samples.window is None:
+        return replace(samples, labels=labels, mean=mean)
+    inside = torch.zeros(samples.labels.shape[2:], dtype=torch.bool)
+    inside[tuple(slice(start, stop) for start, stop in samples.window)] = True
+    inside = fit.undo_labels(inside)
+    ends = (torch.nonzero(inside.any(other)).flatten().tolist() for other in (1, 0))  # of rows and columns
+    return replace(samples, labels=labels, mean=mean, window=tuple((each[0], each[-1] + 1) for each in ends))

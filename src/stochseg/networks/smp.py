@@ -11,12 +11,17 @@ from torch import Tensor, nn
 
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
+from stochseg.networks.encoders.efficientnet_lite import package_file, timm_name
 from stochseg.networks.hrnet import HRNet
 from stochseg.networks.weight_files import adapt_channels, check_loaded, read_weights
 
 HRNET = "hrnet"
 UNIVERSAL = "tu-"
 """Prefix of the encoders that segmentation_models_pytorch takes from timm."""
+PACKAGE = "package"
+"""In place of a file: weights of an installed Python package."""
+PACKAGED = "tu-tf_efficientnet_lite"
+"""Encoders for which there are such packages: 0, 1 and 2."""
 
 
 def build_network(
@@ -31,8 +36,11 @@ def build_network(
 
     The architecture is a name of segmentation_models_pytorch or "hrnet", the encoder one of its names, or "tu-NAME" for
     a model of timm; `options` are keywords of the constructor. `weights` is a file of the encoder's pretrained weights,
-    with the names of timm for "tu-NAME" and of segmentation_models_pytorch otherwise.
+    with the names of timm for "tu-NAME" and of segmentation_models_pytorch otherwise, or "package" for those of a
+    Python package (tu-tf_efficientnet_lite0 to 2).
     """
+    if weights == PACKAGE:
+        return _build_packaged(architecture, encoder, image_channels, num_classes, options)
     tensors = None if weights is None else read_weights(weights)
     options = dict(options)
     if tensors is not None and encoder.startswith(UNIVERSAL):
@@ -53,6 +61,25 @@ def build_network(
                 f"pretrained weights: {weights} belongs to another network than {encoder}: {detail}"
             ) from error
         raise UserError(f"smp:{architecture}/{encoder} cannot be built with {options}: {detail}") from error
+    return network
+
+
+def _build_packaged(
+    architecture: str, encoder: str, image_channels: int, num_classes: int, options: Mapping[str, Any]
+) -> nn.Module:
+    variant = encoder.removeprefix(PACKAGED)
+    if variant not in ("0", "1", "2"):
+        raise UserError(
+            f"encoder_weights: expected an encoder {PACKAGED}0, 1 or 2 for the weights of a package, got {encoder!r}; "
+            "give a file instead"
+        )
+    file = package_file(variant)
+    network = build_network(architecture, encoder, image_channels, num_classes, options)
+    body = cast(nn.Module, cast(nn.Module, network.encoder).model)
+    depths = [len(cast(nn.Sequential, stage)) for stage in cast(nn.Sequential, body.blocks)]
+    tensors = {timm_name(name, depths): value for name, value in read_weights(file).items()}
+    _fill(body, tensors)
+    check_loaded(body, tensors, file)
     return network
 
 

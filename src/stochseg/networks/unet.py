@@ -36,6 +36,9 @@ class UNetConfig(Config):
     attention: tuple[int, ...] = Field((8, 16, 32), description="downsampling factors with self-attention")
     head_channels: int = Field(32, ge=1, description="channels per attention head")
     groups: int = Field(32, ge=1, description="groups of the normalization; fewer keep more of the absolute brightness")
+    feature_block: int = Field(
+        1, ge=1, description="residual block of the encoder's level at 1/8 that image features join, counted from 1"
+    )
 
     @property
     def stride(self) -> int:
@@ -108,10 +111,9 @@ class UNet(nn.Module):
             if i > 0:
                 stage.down = Downsample(current)
                 skips.append(current)
-            if 2**i == FEATURE_STRIDE:
-                current += feature_channels
-            for _ in range(config.blocks):
-                stage.blocks.append(layer(current, c, 2**i))
+            for j in range(config.blocks):
+                joined = feature_channels if self._features_join(i, j) else 0
+                stage.blocks.append(layer(current + joined, c, 2**i))
                 current = c
                 skips.append(c)
             self.encoder.append(stage)
@@ -138,6 +140,10 @@ class UNet(nn.Module):
                 f"multipliers: image features need a level at 1/{FEATURE_STRIDE}, but {len(channels)} levels only "
                 f"reach 1/{config.stride}; use at least 4 multipliers"
             )
+        if self.feature_channels and config.feature_block > config.blocks:
+            raise UserError(
+                f"feature_block: expected 1 to {config.blocks}, the blocks per level, got {config.feature_block}"
+            )
         if min(channels) < 1:
             raise UserError(
                 f"base {config.base} and multipliers {config.multipliers} give a level without channels; use a larger "
@@ -148,6 +154,10 @@ class UNet(nn.Module):
                 f"levels of {channels} channels are normalized one channel at a time, which hides the step t; make a "
                 "level wider, e.g. with a multiplier of 2, or use fewer groups"
             )
+
+    def _features_join(self, level: int, block: int) -> bool:
+        """Whether image features are concatenated to the input of this block of the encoder, both counted from 0."""
+        return (2**level, block + 1) == (FEATURE_STRIDE, self.config.feature_block)
 
     def forward(self, x: Tensor, t: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         """Map x "b c h w" to "b out h w".
@@ -170,9 +180,9 @@ class UNet(nn.Module):
             if stage.down is not None:
                 h = stage.down(h)
                 skips.append(h)
-            if features is not None and self.feature_channels and 2**i == FEATURE_STRIDE:
-                h = torch.cat([h, features], dim=1)
-            for block in stage.blocks:
+            for j, block in enumerate(stage.blocks):
+                if features is not None and self.feature_channels and self._features_join(i, j):
+                    h = torch.cat([h, features], dim=1)
                 h = block(h, time)
                 skips.append(h)
         for block in self.middle:

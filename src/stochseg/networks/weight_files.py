@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,20 +19,45 @@ WRAPPERS = ("state_dict", "model", "teacher")
 """Keys under which training scripts store the weights."""
 
 
+def read_tensor_file(file: Path, what: str) -> Any:
+    """Read a .safetensors file or a file of torch.save without running code of the file.
+
+    Args:
+        file: The file. Next to tensors it may contain numpy arrays, which optimizers and schedulers leave in it.
+        what: What the file should be, for error messages.
+
+    Raises:
+        UserError: If there is no such file, it is damaged, or it contains objects.
+    """
+    if not file.is_file():
+        raise UserError(f"{what}: no file {file}; check the path, or download it first")
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        with torch.serialization.safe_globals(_array_constructors()):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # readers raise many kinds for damaged files
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        if name is not None:
+            raise UserError(
+                f"{what}: {file} contains more than tensors ({name[1]}); refused, none of it was run"
+            ) from None
+        detail = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{what}: cannot read {file} ({detail}); expected a file of torch.save") from None
+
+
+def _array_constructors() -> list[Any]:
+    """What pickles of numpy arrays call, under the names of numpy 2 and 1."""
+    core = getattr(np, "_core", None) or np.core
+    found: list[Any] = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("i4", "i8", "f4", "f8", "?"))]
+    for place in ("numpy._core.multiarray", "numpy.core.multiarray"):
+        found += [(getattr(core.multiarray, name), f"{place}.{name}") for name in ("_reconstruct", "scalar")]
+    return found
+
+
 def read_weights(file: str | Path) -> dict[str, Tensor]:
     """Read the named tensors of a .safetensors file or of a file of torch.save, without running code of the file."""
-    file = Path(file)
-    if not file.is_file():
-        raise UserError(f"pretrained weights: no file {file}; download it first or leave encoder_weights out")
-    try:
-        content = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
-    except Exception as error:  # readers raise many kinds for damaged files
-        detail = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"pretrained weights: cannot read {file} ({detail})") from None
+    content = read_tensor_file(Path(file), "pretrained weights")
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]

@@ -29,6 +29,9 @@ def quality_against_evaluations(curves: Mapping[str, Mapping[int, Mapping[str, f
     Args:
         curves: sampler -> evaluations -> metrics, as `evaluate` returns them.
         n: number of samples of the metrics.
+
+    Returns:
+        The figure.
     """
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
     ticks: list[int] = []
@@ -56,6 +59,9 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
     Args:
         rows: results of `stochseg bench`.
         n: number of samples of the metrics.
+
+    Returns:
+        The figure.
     """
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -85,7 +91,15 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
 
 
 def method_bars(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
-    """Draw GED_n, HM-IoU_n and seconds per sample of compared methods as bars, the first row on top."""
+    """Draw GED_n, HM-IoU_n and seconds per sample of compared methods as bars, the first row on top.
+
+    Args:
+        rows: results of `stochseg compare`.
+        n: number of samples of the metrics.
+
+    Returns:
+        The figure.
+    """
     names = [textwrap.fill(row["method"], 32) for row in rows]  # settings make the name of a method long
     breaks = max(name.count("\n") for name in names)
     figure = Figure(figsize=(9.0, (0.32 + 0.13 * breaks) * len(rows) + 1.0), layout="constrained")
@@ -108,7 +122,14 @@ def _scores(n: int) -> dict[str, str]:
 
 
 def training_curve(records: Sequence[Mapping[str, float]]) -> Figure:
-    """Plot loss and validation GED against the optimizer step, from the log of a run."""
+    """Plot loss and validation GED against the optimizer step.
+
+    Args:
+        records: of the log of a run (log.jsonl).
+
+    Returns:
+        The figure.
+    """
     figure = Figure(figsize=(7.2, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     step, loss = _series(records, "train/loss")
@@ -144,7 +165,16 @@ def _smooth(values: FloatArray) -> FloatArray:
 
 
 def mode_frequencies(truth: FloatArray, frequency: FloatArray, names: Sequence[str]) -> Figure:
-    """Plot the sampled frequency of each mode against its true probability; truth, frequency: "images m"."""
+    """Plot the sampled frequency of each mode against its true probability.
+
+    Args:
+        truth: "images m", the true probabilities.
+        frequency: "images m", the sampled frequencies.
+        names: of the m modes.
+
+    Returns:
+        The figure.
+    """
     figure = Figure(figsize=(2.6 * len(names), 2.9), layout="constrained")
     axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
@@ -158,7 +188,14 @@ def mode_frequencies(truth: FloatArray, frequency: FloatArray, names: Sequence[s
 
 
 def reliability_diagram(bins: CalibrationBins) -> Figure:
-    """Plot how often raters chose a label against its predicted probability, and below the number of pixels."""
+    """Plot how often raters chose a label against its predicted probability, and below the number of pixels.
+
+    Args:
+        bins: of `calibration_bins` or `foreground_bins`.
+
+    Returns:
+        The figure.
+    """
     count = bins.count.numpy()
     filled = count > 0
     confidence = bins.confidence_sum.numpy()[filled] / count[filled]
@@ -192,7 +229,17 @@ def scatter(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> Figure:
 def histogram(
     measured: Measurement, color: str, *, raters: Measurement | None = None, thresholds: Sequence[float] = ()
 ) -> Figure:
-    """Plot the distribution of a measurement with its mean and 90% interval, the values of raters and thresholds."""
+    """Plot the distribution of a measurement with its mean and 90% interval.
+
+    Args:
+        measured: one number per sample.
+        color: of the bars, such as "#e8853c".
+        raters: the same measurement of the raters, marked by triangles.
+        thresholds: values marked by dotted lines.
+
+    Returns:
+        The figure.
+    """
     figure = Figure(figsize=(2.9, 1.9), layout="constrained")
     axis = figure.subplots()
     bins = _bins(measured, [*(raters.values if raters else ()), *thresholds])

@@ -32,6 +32,23 @@ def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, m
     """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3).
 
     Images of more than `RATERS` raters take several rows.
+
+    Args:
+        rows: examples, each with samples of its image.
+        info: names and colors of the classes, and normalization of the images.
+        max_samples: samples per row.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> from stochseg import create
+        >>> from stochseg.data import Phantoms
+        >>> data = Phantoms("val", size=16, count=2)
+        >>> model = create("unet-ce", base=8, multipliers=[1], draw="pixels")
+        >>> figure = qualitative([(data[i], model.sample(data[i].image[None], 3)) for i in range(2)], data.info)
+        >>> len(figure.axes)  # two rows of image, four raters, mean, entropy and three samples
+        20
     """
     raters = min(RATERS, max(len(example.raters) for example, _ in rows))
     samples = min(max_samples, *(out.labels.shape[1] for _, out in rows))
@@ -58,7 +75,17 @@ def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, m
 
 
 def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw the image and its raters in the first rows, then one row per method with mean and samples."""
+    """Draw the image and its raters in the first rows, then one row per method with mean and samples.
+
+    Args:
+        example: the image with its raters.
+        samples: of the image, by the name of the method.
+        info: names and colors of the classes, and normalization of the images.
+        columns: samples per row.
+
+    Returns:
+        The figure.
+    """
     names = {name: textwrap.fill(name, 24) for name in samples}
     widest = max(len(line) for name in names.values() for line in name.splitlines())
     name_width = max(1.0, 0.09 * widest / CELL)  # in cells
@@ -79,8 +106,17 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
 
 
 def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
-    """Draw an image "c h w" with mean, entropy and fused map, the probability of each of several classes, and all
-    samples."""
+    """Draw an image with mean, entropy and fused map, the probability of each of several classes, and all samples.
+
+    Args:
+        image: "c h w", normalized.
+        out: its samples.
+        info: names and colors of the classes, and normalization of the images.
+        columns: pictures per row.
+
+    Returns:
+        The figure.
+    """
     n, maps = out.labels.shape[1], info.num_classes - 1 if info.num_classes > 2 else 0
     lines = -(-maps // columns)
     figure, axes = _grid(1 + lines + -(-n // columns), columns, image.shape[-2:])
@@ -100,24 +136,34 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Draw images with the outlines of every rater: one color per rater; for a single rater, one color per class."""
+    """Draw images with the outlines of every rater, and a legend.
+
+    There is one color per rater, or per class if no image has more than one rater.
+
+    Args:
+        examples: the images with their raters.
+        info: names and colors of the classes, and normalization of the images.
+        columns: images per row.
+
+    Returns:
+        The figure.
+    """
     rows = -(-len(examples) // columns)
-    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.4), layout="constrained")
     axes = bare_axes(figure, rows, columns)
-    several = [example for example in examples if len(example.raters) > 1]
-    raters = list(dict.fromkeys(name for example in several for name in rater_names(example)))
+    raters = list(dict.fromkeys(name for example in examples for name in rater_names(example)))
     colors = dict(zip(raters, rater_colors(len(raters)), strict=True))
+    by_class = max(len(example.raters) for example in examples) == 1
     for axis, example in zip(axes.flat, examples, strict=False):
         _show(axis, image_to_rgb(example.image, info.normalization))
         name = example.id if len(example.id) <= 17 else f"…{example.id[-16:]}"
         axis.set_title(f"{name}  k={len(example.raters)}", fontsize=_head_size(axis), pad=2)
         for rater, labels in zip(rater_names(example), example.raters.numpy(), strict=True):
             for label in range(1, info.num_classes):
-                color = info.colors[label] if len(example.raters) == 1 else colors[rater]
+                color = info.colors[label] if by_class else colors[rater]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
         fit_axes(axis, example.image.shape[-2:])
-    of_classes = class_legend(info) if len(several) < len(examples) else []
-    add_legend(figure, [*colors.items(), *of_classes])
+    add_legend(figure, class_legend(info) if by_class else list(colors.items()))
     return figure
 
 
@@ -129,14 +175,33 @@ def rater_names(example: Example) -> tuple[str, ...]:
 def forward_process(
     process: CategoricalProcess, labels: Tensor, info: DatasetInfo, *, columns: int = 8, seed: int = 0
 ) -> Figure:
-    """Draw a label map "h w" under the forward process at evenly spaced t (the strip of CCDM's supplement)."""
+    """Draw a label map under the forward process at evenly spaced t (the strip of CCDM's supplement).
+
+    Args:
+        process: the forward process.
+        labels: "h w" int64.
+        info: colors of the classes, and normalization of the images.
+        columns: number of times t, from 0 to T.
+        seed: of the noise.
+
+    Returns:
+        The figure.
+    """
     times = torch.linspace(0, process.num_timesteps, columns).round().long()
     noised = [process.q_sample(labels[None], t[None], SeededNoise([(seed,)]))[0] for t in times]
     return label_strip({f"t = {t}": maps for t, maps in zip(times.tolist(), noised, strict=True)}, info)
 
 
 def label_strip(maps: Mapping[str, Tensor], info: DatasetInfo) -> Figure:
-    """Draw label maps "h w" in a row. maps: by title."""
+    """Draw label maps in a row.
+
+    Args:
+        maps: "h w" int64, by title.
+        info: colors of the classes.
+
+    Returns:
+        The figure.
+    """
     stacked = torch.stack(list(maps.values()))
     figure, axes = _grid(1, len(maps), stacked.shape[1:])
     _add_heads(axes[0], list(maps))

@@ -25,7 +25,16 @@ class NotebookFigure(Figure):
 
 
 def write_figure(figure: Figure, file: Path, dpi: int = 130) -> Path:
-    """Write a figure as PNG, all or nothing, and return the file."""
+    """Write a figure as PNG, all or nothing.
+
+    Args:
+        figure: the figure.
+        file: the file to write; its folder is created.
+        dpi: dots per inch.
+
+    Returns:
+        The file.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(file) as scratch:
         figure.savefig(scratch, dpi=dpi, format="png", facecolor="white")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure
 from stochseg.analysis.readings import Hypothesis, hypotheses
 from stochseg.errors import UserError
+from stochseg.models.inputs import read_image
 from stochseg.plotting.curves import style_axes
 from stochseg.plotting.grids import bare_axes
 from stochseg.plotting.outlines import add_legend, class_legend, draw_labels, draw_samples, draw_window
@@ -33,7 +35,7 @@ GRAY = "#444444"
 
 
 def plot(
-    image: Tensor | npt.ArrayLike | Image.Image,
+    image: Tensor | npt.ArrayLike | Image.Image | str | Path,
     samples: Samples,
     info: DatasetInfo | None = None,
     *,
@@ -46,8 +48,8 @@ def plot(
     is not the whole image.
 
     Args:
-        image: raw intensities, as a PIL image or an array "h w" or "h w c", or a tensor "c h w" or "1 c h w"
-            normalized for the model.
+        image: raw intensities, as a PIL image, an array "h w" or "h w c" or the path of an image file, or a tensor
+            "c h w" or "1 c h w" normalized for the model.
         samples: what the model drew for the image.
         info: names and colors of the classes, and normalization of tensors; default: `samples.info`.
         spacing: millimeters per pixel (row, column); without it, areas are in pixels.
@@ -108,7 +110,9 @@ def _likely_classes(samples: Samples, index: int) -> list[int]:
     return [c for c in range(1, len(highest)) if highest[c] >= LEAST_PROBABILITY] if len(highest) > 2 else []
 
 
-def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo, size: tuple[int, ...]) -> FloatArray:
+def _to_rgb(
+    image: Tensor | npt.ArrayLike | Image.Image | str | Path, info: DatasetInfo, size: tuple[int, ...]
+) -> FloatArray:
     """Convert any accepted image to RGB "h w 3" in 0..1 and check its size."""
     if isinstance(image, Tensor):
         flat = image[0] if image.ndim == 4 and len(image) == 1 else image
@@ -116,7 +120,7 @@ def _to_rgb(image: Tensor | npt.ArrayLike | Image.Image, info: DatasetInfo, size
             raise UserError(f'plot: expected an image tensor "c h w", got shape {tuple(image.shape)}; pass image[i]')
         rgb = image_to_rgb(flat, info.normalization)
     else:
-        raw = np.asarray(image)
+        raw = read_image(Path(image)) if isinstance(image, (str, Path)) else np.asarray(image)
         if raw.ndim not in (2, 3):
             raise UserError(f'plot: expected an image "h w" or "h w c", got shape {raw.shape}')
         rgb = intensities_to_rgb(raw)

@@ -9,33 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from stochseg.analysis.questions import Question
-from stochseg.data import SegmentationData, spread
+from stochseg.data import SegmentationData, Subset, spread
 from stochseg.evaluation import Evaluation, evaluate, evaluations_curve
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.cases import Case, check_questions, draw_case, pick_cases
 from stochseg.reports.run import Curve, RunFacts, RunPage
-from stochseg.types import Example
 
 CURVE = (2, 5, 10, 25)
 """Default numbers of network evaluations of the curve."""
 
 Report = Callable[[str, int, int], None]
 """Called with (activity, done, total)."""
-
-
-class Subset:
-    """Some examples of a data set."""
-
-    def __init__(self, data: SegmentationData, indices: Sequence[int]) -> None:
-        self.data, self.indices, self.info = data, indices, data.info
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.data[self.indices[index]]
 
 
 def report_run(

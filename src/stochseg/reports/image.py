@@ -49,7 +49,7 @@ class ImageReport:
 
     picture: "h w 3" in 0..1; samples: of this image only; spacing: millimeters per pixel (row, column); raters: their
     maps "k h w"; volume: one measurement per class of the whole volume; read_slices: reads all samples of the volume,
-    "s n h w"; slice_name: such as "slice 12 of 40", "" for an image; notes: remarks for the reader.
+    "s n h w"; slice_name: such as "slice 12 of 40", "" for an image; notes: for the reader.
     """
 
     name: str

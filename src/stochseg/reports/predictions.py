@@ -16,7 +16,14 @@ from stochseg.reports.saved_prediction import Result, find_results, read_image, 
 
 
 def is_predictions(path: Path) -> bool:
-    """Whether this folder, or a folder directly below it, holds a result of `stochseg predict`."""
+    """Whether this folder, or a folder directly below it, holds a result of `stochseg predict`.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        False for a folder that does not exist, too.
+    """
     return bool(find_results(path))
 
 

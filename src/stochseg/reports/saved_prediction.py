@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,12 @@ from pydantic import ConfigDict, Field
 from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.questions import Question
 from stochseg.config import Config
+from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
 from stochseg.inference.result_folder import FORMAT, RESULT
 from stochseg.inference.sources import read_stack
-from stochseg.inference.stacks import Lattice
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.reports.image import ImageReport
@@ -68,14 +68,21 @@ class Geometry(Part):
     spacing_mm: tuple[float, float, float] | None = None
     affine: tuple[tuple[float, float, float, float], ...] | None = Field(None, min_length=4, max_length=4)
     slice_axis: int | None = Field(None, ge=0, le=2)
+    transposed: bool = False
+    flipped: tuple[Literal[0, 1, 2], ...] = ()
+
+    @property
+    def slicing(self) -> Slicing:
+        """How the volume was cut; older results have it in the order of its array."""
+        return Slicing(2 if self.slice_axis is None else self.slice_axis, self.transposed, self.flipped)
 
     @property
     def orientation(self) -> str:
         """Sides of the body at the top and the left of the pictures, approximately for oblique volumes."""
         if self.affine is None:
             return ""
-        axis = 2 if self.slice_axis is None else self.slice_axis
-        across, down = (np.array(self.affine)[:3, i] for i in range(3) if i != axis)
+        _, rows, columns = self.slicing.axes
+        down, across = (np.array(self.affine)[:3, i] * (-1 if i in self.flipped else 1) for i in (rows, columns))
         up, left = (SIDES[int(np.abs(way).argmax())][int(way[np.abs(way).argmax()] < 0)] for way in (down, across))
         return f"Up is {up}, left is {left}."
 
@@ -228,10 +235,12 @@ def _read_volume(folder: Path, image: Geometry, name: str, part: slice) -> npt.N
     """Read slices of a NIfTI file, "s h w …", and only these into memory."""
     file = folder / f"{name}.nii.gz"
     nibabel = require("nibabel", "medical", str(file))
-    lattice = Lattice(np.eye(4), 2 if image.slice_axis is None else image.slice_axis)
-    place = tuple(part if i == lattice.axis else slice(None) for i in range(3))
+    slicing = image.slicing
+    if part != slice(None) and slicing.axis in slicing.flipped:
+        part = slice(image.slices - part.stop, image.slices - part.start)
+    place = tuple(part if i == slicing.axis else slice(None) for i in range(3))
     try:
-        return lattice.stacked(np.asarray(nibabel.load(file).dataobj[place]))
+        return slicing.cut(np.asarray(nibabel.load(file).dataobj[place]))
     except Exception as error:  # decoders raise anything for a damaged file
         raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {REMEDY}") from None
 
@@ -242,7 +251,7 @@ def _read_original(result: Result) -> npt.NDArray[Any] | None:
     try:
         if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
             return None
-        return read_stack(files, result.image.slice_axis).values
+        return read_stack(files, result.image.slicing).values
     except (OSError, UserError):
         return None
 

@@ -23,7 +23,7 @@ from stochseg.training.average import MovingAverage
 
 @dataclass
 class Progress:
-    """State of a run, apart from weights and optimizer.
+    """State of a run, except weights and optimizer.
 
     validated: the last step whose validation was finished; best: the lowest validation GED; seconds: time spent in
     training; loss_scale: state of the scaler in float16.

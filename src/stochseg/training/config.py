@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from stochseg.config import Config
 from stochseg.errors import UserError
@@ -30,10 +30,29 @@ class DataConfig(Config):
         None, description="cut every example to its central height, width"
     )
     size: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="resize every example, after the crop, to this height, width"
+        None, description="resize every example, after the crop, to this height, width; one number is a square"
+    )
+    resize: Literal["fit", "stretch"] = Field(
+        "fit",
+        description="fit: keep the aspect, pad with void, and let the model do and undo the same to every image that "
+        "it samples; stretch, and always after a crop: of the run's own data only",
     )
     augment: str = Field("none", description="named augmentation of the training split")
     workers: int = Field(0, ge=0, description="processes that load data")
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _square(cls, size: Any) -> Any:
+        if isinstance(size, int) and not isinstance(size, bool):
+            return (size, size)
+        if isinstance(size, str) or (isinstance(size, (list, tuple)) and len(size) != 2):
+            raise ValueError("expected one number of pixels, or height and width, e.g. data.size=128 or [128, 256]")
+        return size
+
+    @property
+    def fit(self) -> tuple[int, int] | None:
+        """The size into which the model fits every image."""
+        return self.size if self.resize == "fit" and self.crop is None else None
 
 
 class ModelSpec(Config):
@@ -177,6 +196,12 @@ def write_config(config: TrainConfig, file: Path) -> None:
 def read_config(file: Path) -> TrainConfig:
     """Read a config that `write_config` or a user wrote.
 
+    Args:
+        file: a YAML file, such as RUN/train.yaml.
+
+    Returns:
+        The config.
+
     Raises:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """
@@ -190,4 +215,7 @@ def read_config(file: Path) -> TrainConfig:
         raise UserError(f"{file} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{file}: expected a config with keys such as data, model, steps; got {type(values).__name__}")
+    data = values.get("data")
+    if isinstance(data, dict) and {"train", "val", "size", "augment", "workers"} <= data.keys():
+        data.setdefault("resize", "stretch")  # written by a run, with all its keys, when there was no choice
     return TrainConfig.parse(values, where=str(file))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,13 @@ from rich.console import Console
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from stochseg.data import Cropped, Resized, SegmentationData, open_dataset, spread
+from stochseg.data import Cropped, Fitted, Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
 from stochseg.files import recover_folder
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
-from stochseg.models.intensities import measure_intensities
-from stochseg.models.io import load, save
+from stochseg.models.intensities import with_intensities
+from stochseg.models.io import CONFIG, load, read_json, save, values_before
 from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
@@ -31,11 +33,11 @@ from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, writ
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.interrupts import delayed_interrupts
-from stochseg.training.log import Log
+from stochseg.training.log import LOG_FILE, Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
-from stochseg.types import Batch, DatasetInfo, Example, Samples
+from stochseg.types import Batch, Example, Samples
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -45,10 +47,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 # Keys that a resumed run may change: they do not affect what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
-
-
-MEASURED_IMAGES = 64
-"""Training images whose intensities are measured, evenly spaced."""
 
 
 class TrainingDiverged(UserError):
@@ -108,14 +106,19 @@ def train(
         if resume:
             recover_folder(out / "last")
         _check_run(config, out, resume)
-        resumed = resume and (out / "last").exists()
+        resumed, is_new = resume and (out / "last").exists(), not (out / CONFIG_FILE).exists()
         run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
         if resumed:
             run.restore()
         processes.wait()
-        if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
-            write_config(config, out / CONFIG_FILE)
-        run.fit()
+        try:
+            if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
+                write_config(config, out / CONFIG_FILE)
+            run.fit()
+        except BaseException:
+            if processes.is_main and is_new and run.progress.step == 0:
+                _remove_traces(out)  # a corrected command starts at once
+            raise
         run.calibrate_sampling()
         processes.wait()  # the main process may still be writing; leaving early would end the group
     finally:
@@ -124,23 +127,27 @@ def train(
 
 
 def open_split(config: TrainConfig, split: str) -> SegmentationData:
-    """Open a split of a run's data.
+    """Open a split of a run's data, at its own size where the model fits images into another.
 
     Args:
         config: the run.
         split: "train", "val" or "test"; "test" has the options of "val".
+
+    Returns:
+        The split, cropped and resized as the run sees it.
     """
     further = config.data.train if split == "train" else config.data.val
     data = open_dataset(config.data.name, split, **{**config.data.options, **further})
     if config.data.crop is not None:
         data = Cropped(data, config.data.crop)
-    return data if config.data.size is None else Resized(data, config.data.size)
+    if config.data.size is None or config.data.fit is not None:
+        return data
+    return Resized(data, config.data.size)
 
 
-def _with_intensities(data: SegmentationData) -> DatasetInfo:
-    """The facts about the data with the intensities of some images, by which the model knows what it was trained on."""
-    images = (data[i].image for i in spread(len(data), MEASURED_IMAGES))
-    return data.info.model_copy(update={"intensities": measure_intensities(images, data.info.normalization)})
+def _training_view(data: SegmentationData, config: TrainConfig) -> SegmentationData:
+    """The examples as the network sees them."""
+    return data if config.data.fit is None else Fitted(data, config.data.fit)
 
 
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
@@ -158,6 +165,15 @@ def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
             )
 
 
+def _remove_traces(out: Path) -> None:
+    """Remove what a run wrote that could not take its first step, such as for lack of memory."""
+    for name in (CONFIG_FILE, LOG_FILE):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "tensorboard", ignore_errors=True)
+    with suppress(OSError):  # the folder was there before, with other files
+        out.rmdir()
+
+
 def _fixed_values(config: TrainConfig) -> dict[str, Any]:
     """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
     values = config.model_dump(mode="json", exclude={*FREE_KEYS})
@@ -171,8 +187,9 @@ class _Run:
 
     def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, resumed: bool):
         self.config, self.out, self.processes, self.console = config, out, processes, console
-        train_data = open_split(config, "train")
-        self.val_data = open_split(config, "val")
+        stored = open_split(config, "train")
+        train_data = _training_view(stored, config)
+        self.val_data = _training_view(open_split(config, "val"), config)
         self.val_images = self._validation_images()
         self.stream = TrainingStream(
             train_data,
@@ -183,7 +200,12 @@ class _Run:
             world=processes.world,
         )
         torch.manual_seed(config.seed)
-        self.model = build(config.model.name, _with_intensities(train_data), config.model.options)
+        options = config.model.options
+        if resumed:
+            options = {**values_before(config.model.name, read_json(out / "last" / CONFIG).get("config")), **options}
+        # Padding is void in training only.
+        info = with_intensities(train_data).model_copy(update={"ignore": stored.info.ignore})
+        self.model = build(config.model.name, info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
             if config.start_from is not None:
@@ -231,7 +253,8 @@ class _Run:
             self.progress.best = None  # scores of different validations are not comparable
             self.processes.wait()  # others may still be reading the checkpoint
             self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
-        state = "training is complete" if self._over() else "resuming"
+        complete = "training is complete" if self.progress.step >= self.config.steps else "the training time is over"
+        state = complete if self._over() else "resuming"
         self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
 
     # ------------------------------------------------------------------ the loop
@@ -274,6 +297,7 @@ class _Run:
             except KeyboardInterrupt:
                 if self.progress.step > start:
                     self._save()
+                self._report(f"\na resumed run continues from step {self.progress.step} of {config.steps}")
                 raise
 
     def _mean(self, value: float) -> float:
@@ -330,10 +354,11 @@ class _Run:
         config, model = self.config.validation, self.average.model
         score, rows = 0.0, list[tuple[Example, Samples]]()
         for i in self.val_images[self.processes.rank :: self.processes.world]:
-            example = self.val_data[i].rated(model.info.ignore)
+            ignore = self.val_data.info.ignore
+            example = self.val_data[i].rated(ignore)
             n, evaluations = config.num_samples, config.evaluations
             samples = model.sample(example.image[None], n, evaluations=evaluations, allow_unusual_input=True).to("cpu")
-            batch = Batch.collate([example], model.info.ignore)
+            batch = Batch.collate([example], ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
             if len(rows) < 4:

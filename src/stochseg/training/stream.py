@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from stochseg.data import AUGMENTATIONS, SegmentationData
+from stochseg.data.fitting import pad_together, void_label
 from stochseg.errors import UserError, lookup
 from stochseg.models.sampling import Key
 from stochseg.types import Batch, Example
@@ -37,6 +38,8 @@ def _order(seed: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
 
 class TrainingStream(torch.utils.data.Dataset[Draw]):
     """Batches by step: item `step` is the part of that step's batch that this process computes.
+
+    Images of several sizes are padded to the largest of the part; the padding is void.
 
     Args:
         data: the training split.
@@ -76,7 +79,10 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
             rng = np.random.default_rng((self.seed, AUGMENT, epoch, place))
             examples.append(self.augment(example, rng, self.data.info))
             keys.append((self.seed, LOSS, epoch, place))
-        return Draw(Batch.collate(examples, self.data.info.ignore), keys)
+        if len({e.image.shape for e in examples}) == 1:
+            return Draw(Batch.collate(examples, self.data.info.ignore), keys)
+        void = void_label(self.data.info)
+        return Draw(Batch.collate(pad_together(examples, void), void), keys)
 
 
 class ForwardErrors(torch.utils.data.Dataset[Draw | UserError]):

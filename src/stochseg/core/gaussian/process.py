@@ -16,7 +16,15 @@ from stochseg.core.schedule import Schedule, per_row
 
 
 def standard_normal(noise: Noise, shape: Sequence[int]) -> Tensor:
-    """Draw standard normal numbers by inverse CDF, float32 of this shape."""
+    """Draw standard normal numbers by inverse CDF.
+
+    Args:
+        noise: source of the uniforms.
+        shape: the first axis is the batch.
+
+    Returns:
+        float32 of this shape.
+    """
     return draw_normal(noise.uniform(shape))
 
 
@@ -122,6 +130,20 @@ class GaussianProcess:
 
 
 def normal_kl(mean_q: Tensor, log_var_q: Tensor, mean_p: Tensor, log_var_p: Tensor) -> Tensor:
-    """Compute KL( N(mean_q, exp(log_var_q)) || N(mean_p, exp(log_var_p)) ) per element, in nats."""
+    """Compute KL( N(mean_q, exp(log_var_q)) || N(mean_p, exp(log_var_p)) ) per element.
+
+    Args:
+        mean_q: mean of q.
+        log_var_q: log-variance of q.
+        mean_p: mean of p.
+        log_var_p: log-variance of p.
+
+    Returns:
+        Nats, of the common shape.
+
+    Example:
+        >>> normal_kl(torch.ones(1), torch.zeros(1), torch.zeros(1), torch.zeros(1))
+        tensor([0.5000])
+    """
     difference = log_var_q - log_var_p
     return 0.5 * (difference.exp() - 1 - difference + (mean_q - mean_p) ** 2 * (-log_var_p).exp())

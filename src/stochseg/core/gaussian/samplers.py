@@ -41,7 +41,17 @@ GAUSSIAN_STEPS: dict[str, Step] = {"ddpm": ddpm_step, "ddim": ddim_step}
 
 
 def gaussian_step(name: str) -> Step:
-    """Look up the step of the sampler `name` in `GAUSSIAN_STEPS`."""
+    """Look up the step of a sampler.
+
+    Args:
+        name: a key of `GAUSSIAN_STEPS`.
+
+    Returns:
+        The function that draws x_s from x_t.
+
+    Raises:
+        UserError: if the name is unknown.
+    """
     return lookup("sampler", GAUSSIAN_STEPS, name)
 
 

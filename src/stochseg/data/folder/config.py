@@ -11,6 +11,8 @@ from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
 DESCRIPTION = "dataset.yaml"
+INIT = "stochseg data init"
+"""The command that calls `init_folder`."""
 
 
 class FolderConfig(DatasetInfo):
@@ -18,9 +20,12 @@ class FolderConfig(DatasetInfo):
 
     group: str | None = None
     """Regular expression with one pair of parentheses, searched in the ID of an image, that captures its patient.
-    Images of one patient must share a split. None: every image is its own group."""
+    Images of one patient must share a split. None: every image is its own group, unless its name says otherwise, which
+    `stochseg data check` reports; "(.+)" says that it is."""
     values: dict[int | str, int] = Field(default_factory=dict)
     """Class of each stored label value, or of a color "#rrggbb", if it is not the value itself."""
+    threshold: float | None = None
+    """Gray levels from here on are class 1, all others class 0: for masks that were saved as JPEG or smoothed."""
     license: str = "not stated"
     citation: str = ""
     renamed_keys: ClassVar = {"licence": "license"}
@@ -34,6 +39,8 @@ class FolderConfig(DatasetInfo):
                 raise ValueError(f"expected a color such as '#e8853c', got {color!r}")
         if len({color.lower() for color in self.palette}) < len(self.palette):
             raise ValueError(f"palette lists a color twice: {list(self.palette)}")
+        if self.threshold is not None and (self.num_classes != 2 or self.values):
+            raise ValueError("threshold makes masks of 2 classes: it needs num_classes: 2 and no values")
         wrong = {value for value in self.values.values() if value not in (*range(self.num_classes), self.ignore)}
         if wrong:
             raise ValueError(f"values maps to {sorted(wrong)}, which are neither classes nor ignore")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from stochseg.data.folder.config import DESCRIPTION
+from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.files import SPLITS, FolderFiles
+from stochseg.data.folder.groups import ALONE, find_group, members
 from stochseg.data.importers.plans import Item, Plan, Provenance, register_importer
 from stochseg.data.protocol import register_dataset
 from stochseg.data.readers.trees import Tree
@@ -30,11 +32,11 @@ class Folder:
         >>> from stochseg.data.example import write_example_folder
         >>> from stochseg.data.folder import init_folder
         >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     root = write_example_folder(Path(scratch) / "mine", count=12, size=16)
         ...     _ = init_folder(root)
         ...     example = Folder("train", root=str(root))[0]
         >>> example.id, tuple(example.image.shape), example.rater_names
-        ('P000-1', (1, 16, 16), ('ana', 'ben', 'chi'))
+        ('P002-0', (1, 16, 16), ('ana', 'ben', 'chi'))
     """
 
     def __init__(self, split: str, *, root: str) -> None:
@@ -98,3 +100,47 @@ def find_strays(root: Path) -> list[str]:
     if left:
         found.append(f"{len(left)} image(s) with label maps are in no split of {SPLITS}, the first {left[0]!r}")
     return found
+
+
+def find_problems(root: Path, pixels: Sequence[int]) -> list[str]:
+    """Report what reading a folder data set image by image does not show.
+
+    These are unused files, images that seem to belong to one patient but are in several splits, and classes that no
+    label map has although higher ones exist.
+
+    Args:
+        root: The folder.
+        pixels: Number of pixels of each class in all splits.
+    """
+    files = FolderFiles(Tree(root))
+    return [*find_strays(root), *_name_leaks(files, root), *_gaps(files.config, pixels)]
+
+
+def _name_leaks(files: FolderFiles, root: Path) -> list[str]:
+    split_of = {id: split for split, ids in files.splits.items() for id in ids}
+    pattern = find_group(split_of) if files.config.group is None else None
+    if pattern is None:
+        return []
+    shared = [ids for ids in members(pattern, split_of).values() if len({split_of[id] for id in ids}) > 1]
+    if not shared:
+        return []
+    example = ", ".join(f"{id} ({split})" for split, id in {split_of[id]: id for id in shared[0]}.items())
+    return [
+        f"{len(shared)} patient(s), by the names of their images, are in several splits: {example}. Set `group: "
+        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {root}. If these images do not "
+        f"belong together, set `group: '{ALONE}'`"
+    ]
+
+
+def _gaps(config: FolderConfig, pixels: Sequence[int]) -> list[str]:
+    declared = set(config.values.values())
+    last = max((i for i, count in enumerate(pixels) if count), default=0)
+    missing = [i for i, count in enumerate(pixels) if not count and i < last and i not in declared]
+    if not missing:
+        return []
+    names = ", ".join(config.names[i] for i in missing)
+    return [
+        f"no label map has the label(s) {missing} ({names}), but there are higher ones: if the values of the files are "
+        f"not the class numbers, map them with `values` in {DESCRIPTION}; if the class exists, list it there, too "
+        f"({missing[0]}: {missing[0]})"
+    ]

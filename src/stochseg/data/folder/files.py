@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import yaml
 
-from stochseg.data.folder.config import DESCRIPTION, FolderConfig
+from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.labels import class_map
 from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
-from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.files import is_junk
 
 SPLITS = "splits.json"
-INIT = "stochseg data init"
-"""The command that calls `init_folder`."""
 _EXTENSION = re.compile(r"(\.nii\.gz|\.[a-z]\w*)$", re.IGNORECASE)
 """A DICOM name such as 1.2.840 has none."""
 
@@ -37,16 +36,12 @@ class FolderFiles:
             if not name.startswith(self.top) or is_junk(name.split("/")[-1]):
                 continue
             match name.removeprefix(self.top).split("/"):
-                case ["images", file]:
-                    self._add(self.images, file, name)
-                case ["labels", rater, file]:
-                    self._add(self.labels.setdefault(rater, {}), file, name)
+                case ["images", *folders, file]:
+                    self._add(self.images, "/".join([*folders, file]), name)
                 case ["labels", file]:
-                    raise self._misplaced(name, f"labels/RATER/{file}")
-                case ["images", *_, file]:
-                    raise self._misplaced(name, f"images/{file}")
-                case ["labels", rater, *_, file]:
-                    raise self._misplaced(name, f"labels/{rater}/{file}")
+                    raise UserError(f"{tree.where(name)}: expected it at labels/RATER/{file}; move it there")
+                case ["labels", rater, *folders, file]:
+                    self._add(self.labels.setdefault(rater, {}), "/".join([*folders, file]), name)
 
     @cached_property
     def top(self) -> str:
@@ -61,9 +56,6 @@ class FolderFiles:
         if id in files:
             raise UserError(f"{self.tree.where(name)} and {files[id]} have the same ID {id!r}; remove or rename one")
         files[id] = name
-
-    def _misplaced(self, name: str, expected: str) -> UserError:
-        return UserError(f"{self.tree.where(name)}: expected it at {expected}; move it there")
 
     def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
@@ -138,23 +130,36 @@ class FolderFiles:
         """Return the label maps of an image by rater."""
         return {rater: files[id] for rater, files in self.labels.items() if id in files}
 
-    def read_image(self, name: str) -> tuple[Pixels, tuple[float, float] | None]:
-        """Read raw intensities "h w c" and the pixel spacing."""
-        picture = self.tree.picture(name)
+    def read_image(self, name: str, *, oriented: bool = True) -> Picture:
+        """Read raw intensities "h w c". oriented: turn NIfTI by its affine."""
+        picture = self.tree.picture(name, oriented=oriented)
         image = picture.values[..., None] if picture.values.ndim == 2 else picture.values
         if not np.isfinite(image).all():
             raise UserError(f"{self.tree.where(name)}: the image has NaN or infinite values; replace them first")
-        return image, picture.spacing
+        return replace(picture, values=image)
 
     def record(self, id: str, split: str) -> Record:
         """Read an example with the label maps of all its raters."""
-        tree, config, raters = self.tree, self.config, self.raters(id)
-        image, spacing = self.read_image(self.images[id])
+        config, raters = self.config, self.raters(id)
+        # A PNG next to NIfTI has its pixels in the order of the array: to turn one of the two would separate them.
+        oriented = not any(name.lower().endswith(SUFFIXES) for name in (self.images[id], *raters.values()))
+        picture = self.read_image(self.images[id], oriented=oriented)
+        image = picture.values
         if image.shape[-1] != config.image_channels:
-            where = tree.where(self.images[id])
+            where = self.tree.where(self.images[id])
             raise UserError(
                 f"{where}: expected {config.image_channels} channel(s) ({DESCRIPTION}), got {image.shape[-1]}"
             )
-        maps = [class_map(tree.labels(name), config, tree.where(name)) for name in raters.values()]
-        labels = stack_labels(maps, [tree.where(name) for name in raters.values()], image.shape[:2])
-        return Record(id, config.group_of(id), split, image, labels, tuple(raters), spacing)
+        maps = [self._read_labels(name, picture, oriented) for name in raters.values()]
+        labels = stack_labels(maps, [self.tree.where(name) for name in raters.values()], image.shape[:2])
+        return Record(id, config.group_of(id), split, image, labels, tuple(raters), picture.spacing)
+
+    def _read_labels(self, name: str, image: Picture, oriented: bool) -> Pixels:
+        """Read the classes of a label map, "h w"."""
+        where, labels = self.tree.where(name), self.tree.label_map(name, oriented=oriented)
+        if image.place is not None and labels.place is not None and not labels.place.matches(image.place):
+            raise UserError(
+                f"{where}: its affine places it elsewhere than its image, so their pixels cannot be matched; save it "
+                "with the affine of the image"
+            )
+        return class_map(labels.values, self.config, where)

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import yaml
 
-from stochseg.data.folder.config import DESCRIPTION, FolderConfig
-from stochseg.data.folder.files import INIT, SPLITS, FolderFiles
-from stochseg.data.folder.labels import colors_of, whole_numbers, without_alpha
+from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
+from stochseg.data.folder.files import SPLITS, FolderFiles
+from stochseg.data.folder.groups import describe_groups, find_group
+from stochseg.data.folder.labels import (
+    MIN_BLENDS,
+    Levels,
+    check_exact,
+    class_map,
+    colors_of,
+    count_levels,
+    find_blends,
+    smoothed,
+    whole_numbers,
+    without_alpha,
+)
 from stochseg.data.readers.trees import Tree
-from stochseg.errors import UserError
+from stochseg.errors import UserError, unknown_name
 from stochseg.types import DEFAULT_PALETTE
 
 MAX_FILES = 200
@@ -24,28 +37,30 @@ MAX_CLASSES = 64
 """More label values than this suggest an image among the label maps."""
 
 
-def init_folder(root: Path) -> FolderConfig:
+def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> FolderConfig:
     """Write a first dataset.yaml and splits.json for a folder with images/ and labels/RATER/.
 
     A file that exists is kept: with your own dataset.yaml in place, the splits follow its `group`.
 
     Args:
         root: The folder.
+        settings: Keys of dataset.yaml that are known, such as `values`, `threshold` or `group`; the others are guessed.
 
     Returns:
         The content of dataset.yaml.
 
     Raises:
-        UserError: Both files exist, or images or label maps are missing, unreadable or inconsistent.
+        UserError: Both files exist, or images or label maps are missing, unreadable or inconsistent, or the classes
+            cannot be told from the label maps.
 
     Example:
         >>> import tempfile
         >>> from stochseg.data.example import write_example_folder
         >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     root = write_example_folder(Path(scratch) / "mine", count=8, size=16)
+        ...     root = write_example_folder(Path(scratch) / "mine", count=12, size=16)
         ...     config = init_folder(root)
-        >>> config.num_classes, config.values, config.image_channels
-        (2, {0: 0, 255: 1}, 1)
+        >>> config.num_classes, config.values, config.image_channels, config.group_of("P002-1")
+        (2, {0: 0, 255: 1}, 1, 'P002')
     """
     root = Path(root)
     if not root.is_dir():
@@ -59,10 +74,14 @@ def init_folder(root: Path) -> FolderConfig:
     files.check(files.images)
     new: dict[Path, str] = {}
     if description.exists():
+        if settings:
+            raise UserError(f"{description} exists and is not overwritten; set {', '.join(settings)} there")
         config = files.config
     else:
-        new[description] = _describe(files, root.resolve().name)
+        new[description] = _describe(files, {"name": root.resolve().name or "unnamed"}, settings or {})
         config = FolderConfig.parse(yaml.safe_load(new[description]), where=str(description))
+        for name in _label_files(files):
+            class_map(files.tree.labels(name), config, files.tree.where(name))
     if not splits.exists():
         new[splits] = json.dumps(split_by_group(files.images, config), indent=1) + "\n"
     for file, text in new.items():
@@ -94,12 +113,23 @@ def _digest(group: str) -> str:
     return hashlib.sha256(group.encode()).hexdigest()
 
 
-def _describe(files: FolderFiles, name: str) -> str:
+def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write the text of dataset.yaml."""
     images_found, images = _inspect_images(files)
-    labels_found, labels = _inspect_labels(files)
-    values = {key: _flow(value) for key, value in {"name": name or "unnamed", **labels, **images}.items()}
-    return _TEMPLATE.format(labels_found=labels_found, images_found=images_found, init=INIT, **values)
+    labels_found, labels = _inspect_labels(files, settings)
+    group = find_group(files.images)
+    rest = {"license": "not stated", "citation": "", "group": group}
+    values = {**known, **labels, **images, **rest}
+    unknown = [key for key in settings if key not in values]
+    if unknown:
+        raise unknown_name(f"key of {DESCRIPTION}:", unknown[0], values)
+    found = {
+        "labels_found": labels_found,
+        "images_found": images_found,
+        "groups_found": "in their names: none" if group is None else describe_groups(group, files.images),
+    }
+    texts = {key: _flow(value) for key, value in {**values, **settings}.items()}
+    return _TEMPLATE.format(**found, init=INIT, **texts)
 
 
 def _flow(value: object) -> str:
@@ -129,6 +159,10 @@ ignore: {ignore}
 # {{}}: the values are the class numbers.
 values: {values}
 
+# For masks of two classes that were saved as JPEG or smoothed: gray levels from here on, such as 128, are class 1.
+# null: label values are exact.
+threshold: {threshold}
+
 # Channels of an image: 1 is gray, 3 is color.
 # {images_found}
 image_channels: {image_channels}
@@ -138,25 +172,26 @@ normalization:
   mean: {mean}
   std: {std}
 
-# Images of one patient must not be split between train and test. If several images belong together, give a regular
-# expression with one pair of parentheses around the patient in their names, such as "^(.+)_slice" for
-# p01_slice7.png. Then delete splits.json and split again with: {init} FOLDER
-# null: every image is its own group.
-group: null
+# Images of one patient must not be split between train and test. A regular expression with one pair of parentheses
+# around the patient in their names, such as "^(.+)_slice" for p01_slice7.png. If you change it, delete splits.json and
+# split again with: {init} FOLDER
+# "(.+)": every image is its own group. null: so it is, as far as is known.
+# Found {groups_found}.
+group: {group}
 
 # The license of the data, and the publication to cite.
-license: not stated
-citation: ""
+license: {license}
+citation: {citation}
 """
 
 
 def _inspect_images(files: FolderFiles) -> tuple[str, dict[str, object]]:
     """Find channels and normalization: 8-bit gray goes to -1..1, all else to the measured mean 0 and deviation 1."""
     names = _evenly_spaced(sorted(files.images.values()))
-    channels = files.read_image(names[0])[0].shape[-1]
+    channels = files.read_image(names[0]).values.shape[-1]
     types, sums = set(), []
     for name in names:
-        image = files.read_image(name)[0]
+        image = files.read_image(name).values
         if image.shape[-1] != channels:
             raise UserError(
                 f"{files.tree.where(name)} has {image.shape[-1]} channel(s), {names[0]} has {channels}; "
@@ -183,43 +218,83 @@ def _evenly_spaced(names: Sequence[str]) -> Sequence[str]:
     return names[:: -(-len(names) // MAX_FILES)]
 
 
-def _inspect_labels(files: FolderFiles) -> tuple[str, dict[str, object]]:
-    """Find the classes: one per color, or guessed from the label values."""
-    names = _evenly_spaced(sorted(name for id in files.images for name in files.raters(id).values()))
-    numbers: set[int] = set()
-    shades: set[str] = set()
+def _label_files(files: FolderFiles) -> Sequence[str]:
+    return _evenly_spaced(sorted(name for id in files.images for name in files.raters(id).values()))
+
+
+def _inspect_labels(files: FolderFiles, settings: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
+    """Find the classes: one per color, or guessed from the label values, unless the settings say."""
+    names = _label_files(files)
+    if settings.get("threshold") is not None:
+        return f"Masks above and below {settings['threshold']}.", _classes(2, settings)
+    levels: dict[int, tuple[int, int]] = {}
+    colors: dict[str, int] = {}
+    dimensions: set[int] = set()
     for name in names:
         where = files.tree.where(name)
+        check_exact(where)
         raw = without_alpha(files.tree.labels(name), where)
-        if raw.ndim == 2:
-            numbers |= set(np.unique(whole_numbers(raw, where)).tolist())
-        else:
-            shades |= set(colors_of(raw, where)[0])
-        count = len(numbers) + len(shades)
+        dimensions.add(raw.ndim)
+        if len(dimensions) > 1:
+            raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, unlike the others; use one form")
+        if raw.ndim == 3:
+            colors |= {color: sum(bytes.fromhex(color[1:])) for color in colors_of(raw, where)[0]}
+        shown = whole_numbers(raw, where) if raw.ndim == 2 else raw.sum(-1, dtype=np.int64)
+        for level, (pixels, between) in count_levels(shown).items():
+            before = levels.get(level, (0, 0))
+            levels[level] = (before[0] + pixels, before[1] + between)
+        count = max(len(levels), len(colors))
         if count > MAX_CLASSES:
             raise UserError(
-                f"{where}: expected a label map, but with it there are {count} label values: is it an image, or a "
-                f"JPEG? For so many classes, write {DESCRIPTION} yourself"
+                f"{where}: expected at most {MAX_CLASSES} label values in all maps, got {count} up to this file; is it "
+                f"an image, or a smoothed mask? For a mask of two classes: {INIT} FOLDER threshold=128. For more "
+                f"classes, write {DESCRIPTION} yourself"
             )
-        if numbers and shades:
-            raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, unlike the others; use one form")
-    found = f"Found in {len(names)} label maps: {', '.join(sorted(shades) or map(str, sorted(numbers)))}."
-    num_classes, ignore, values = guess_classes(numbers) if numbers else (max(2, len(shades)), None, {})
-    palette = [*sorted(shades), *(color for color in DEFAULT_PALETTE if color not in shades)][:num_classes]
-    return found, {
+    found = ", ".join(sorted(colors) or map(str, sorted(levels)))
+    return f"Found in {len(names)} label maps: {found}.", _guess(levels, colors, settings, str(files.where("labels")))
+
+
+def _guess(levels: Levels, colors: Mapping[str, int], settings: Mapping[str, Any], where: str) -> dict[str, object]:
+    """Guess the keys of dataset.yaml that describe the classes."""
+    values, shades = settings.get("values"), sorted(colors)
+    if isinstance(values, Mapping) and values:
+        classes = [number for number in values.values() if number != settings.get("ignore")]
+        return _classes(max(1, *classes) + 1 if all(isinstance(c, int) for c in classes) else 2, settings, shades)
+    blends = find_blends(levels)
+    if shades:
+        if len(blends) >= MIN_BLENDS:
+            raise smoothed(where, [color for color, level in colors.items() if level in blends])
+        return _classes(max(2, len(shades)), settings, shades)
+    num_classes, void, mapping = guess_classes(set(levels))
+    if mapping and blends:
+        raise smoothed(where, blends)
+    return {**_classes(num_classes, settings), "ignore": void, "values": mapping}
+
+
+def _classes(num_classes: int, settings: Mapping[str, Any], shades: Sequence[str] = ()) -> dict[str, object]:
+    num_classes = settings.get("num_classes", num_classes)
+    if not isinstance(num_classes, int) or not 2 <= num_classes <= 2**16:
+        raise UserError(f"num_classes: expected a number from 2 to {2**16}, got {num_classes!r}")
+    palette = [*shades, *(color for color in DEFAULT_PALETTE if color not in shades)][:num_classes]
+    return {
         "num_classes": num_classes,
         "class_names": [f"class {i}" for i in range(num_classes)],
         "palette": palette if len(palette) == num_classes else [],
-        "ignore": ignore,
-        "values": values,
+        "ignore": None,
+        "values": {},
+        "threshold": None,
     }
 
 
 def guess_classes(numbers: set[int]) -> tuple[int, int | None, dict[int, int]]:
     """Guess the number of classes, the void label, and the class of each label value.
 
-    0 and 255 are a mask. Numbers that (nearly) count up from 0 are classes, and 255 next to them is void. Others are
-    gray levels chosen for display, one per class in their order; negative ones are void.
+    0 and 255 are a mask. Numbers that count up from 0 are classes, and 255 next to them is void. Others are gray levels
+    chosen for display, one per class in their order; negative ones are void.
+
+    Raises:
+        UserError: Numbers nearly count up from 0, so that it is not clear whether a class is missing or has another
+            number.
 
     Example:
         >>> guess_classes({0, 1, 2, 255})
@@ -231,7 +306,18 @@ def guess_classes(numbers: set[int]) -> tuple[int, int | None, dict[int, int]]:
         return 2, None, {0: 0, 255: 1}
     small = numbers - {255}
     if min(small) >= 0 and max(small) < 2 * len(small):
+        _check_gaps(small if len(small) > 1 else small | {0})
         return max(2, max(small) + 1), 255 if 255 in numbers else None, {}
     levels = sorted(number for number in numbers if number >= 0)
     void = dict.fromkeys(sorted(numbers - set(levels)), 255)
     return max(2, len(levels)), 255 if void else None, {**{v: i for i, v in enumerate(levels)}, **void}
+
+
+def _check_gaps(numbers: set[int]) -> None:
+    missing = sorted(set(range(max(numbers))) - numbers)
+    if missing:
+        few, all_ = {v: i for i, v in enumerate(sorted(numbers))}, {v: v for v in range(max(numbers) + 1)}
+        raise UserError(
+            f"the label maps have the values {sorted(numbers)}, without {missing}; say which classes they are: "
+            f"{INIT} FOLDER 'values={few}', or 'values={all_}' if {missing} are classes that are only absent here"
+        )

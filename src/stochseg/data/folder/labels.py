@@ -2,24 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.data.folder.config import DESCRIPTION, FolderConfig
+from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.label_maps import check_labels
 from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import UserError
+
+Levels: TypeAlias = Mapping[int, tuple[int, int]]
+"""Pixels of each label value, and how many of them have a lower and a higher value next to them."""
+BLEND = 0.6
+"""A value is a transition if at least this part of its pixels lies between a lower and a higher one."""
+MIN_BLENDS = 3
+"""Transitions in one file that make it a smoothed one: a single thin class may lie between two others."""
 
 
 def class_map(raw: Pixels, config: FolderConfig, where: str) -> Pixels:
     """Convert label values "h w" or colors "h w c" to class indices "h w"."""
     raw = without_alpha(raw, where)
+    if config.threshold is not None:
+        gray = raw if raw.ndim == 2 else raw.mean(-1)
+        return (gray >= config.threshold).astype(np.uint8)
+    check_exact(where)
+    if sum(isinstance(key, int) for key in config.values) > MIN_BLENDS:
+        stored = whole_numbers(raw, where) if raw.ndim == 2 else raw.sum(-1)
+        if len(blends := find_blends(count_levels(stored))) >= MIN_BLENDS:
+            raise smoothed(where, blends)
     indices = _from_colors(raw, config, where) if raw.ndim == 3 else _from_values(raw, config, where)
-    remedy = f"correct the file or num_classes in {DESCRIPTION}"
-    if where.lower().endswith((".jpg", ".jpeg")):
-        remedy = "JPEG changes label values: save label maps as PNG"
-    check_labels(indices, config, where, remedy)
+    check_labels(indices, config, where, f"correct the file, or num_classes, values or threshold in {DESCRIPTION}")
     return indices.astype(np.uint8 if indices.max(initial=0) < 256 else np.uint16)
+
+
+def check_exact(where: str) -> None:
+    """Raise a UserError for a label map in JPEG, which changes label values."""
+    if where.lower().endswith((".jpg", ".jpeg")):
+        raise UserError(
+            f"{where}: JPEG changes label values, expected a format without loss; save label maps as PNG, or for masks "
+            f"of two classes set `threshold: 128` in {DESCRIPTION} ({INIT} FOLDER threshold=128)"
+        )
+
+
+def count_levels(levels: Pixels) -> Levels:
+    """Count the pixels of each level "h w", and those with a lower and a higher level next to them."""
+    low, high = levels, levels
+    for axis in (0, 1):
+        padded = [np.pad(a, [(1, 1) if i == axis else (0, 0) for i in range(2)], mode="edge") for a in (low, high)]
+        parts = [[np.take(p, range(i, i + levels.shape[axis]), axis) for i in range(3)] for p in padded]
+        low, high = np.minimum.reduce(parts[0]), np.maximum.reduce(parts[1])
+    found, places, counts = np.unique(levels, return_inverse=True, return_counts=True)
+    between = ((low < levels) & (levels < high)).ravel()
+    inside = np.bincount(places.ravel(), weights=between, minlength=len(found))
+    return {int(v): (int(n), int(b)) for v, n, b in zip(found, counts, inside, strict=True)}
+
+
+def find_blends(levels: Levels) -> list[int]:
+    """Find the levels that occur as transitions between others, as smoothing and compression make them."""
+    return [level for level, (pixels, between) in levels.items() if between >= BLEND * pixels]
+
+
+def smoothed(where: str, blends: Sequence[int | str]) -> UserError:
+    """Build the error for a label map with gray levels between its classes."""
+    return UserError(
+        f"{where}: the label values {blends[:5]} occur only at edges between lower and higher ones, as in a smoothed, "
+        "resized or JPEG-compressed mask; save it without smoothing (nearest neighbor, no anti-aliasing), or for two "
+        f"classes set `threshold: 128` in {DESCRIPTION} ({INIT} FOLDER threshold=128)"
+    )
 
 
 def without_alpha(raw: Pixels, where: str) -> Pixels:

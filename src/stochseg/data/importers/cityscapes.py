@@ -49,6 +49,7 @@ _CLASSES = (
     ("bicycle", "#770b20"),
 )
 NAMES = tuple(name for name, _ in _CLASSES)
+PALETTE = tuple(color for _, color in _CLASSES)
 
 LABEL_NAMES = (
     *("unlabeled", "ego vehicle", "rectification border", "out of roi", "static", "dynamic", "ground"),
@@ -116,7 +117,7 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         num_classes=len(NAMES),
         image_channels=3,
         class_names=NAMES,
-        palette=tuple(color for _, color in _CLASSES),
+        palette=PALETTE,
         ignore=VOID,
         normalization=IMAGENET,
     )

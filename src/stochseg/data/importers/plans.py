@@ -103,6 +103,9 @@ def plan_import(kind: str, source: Path) -> Plan:
         kind: A name of `IMPORTERS`, such as "folder", "lidc-dicom" or "cityscapes".
         source: The folder or file as it was downloaded.
 
+    Returns:
+        The plan: all examples, without pixels.
+
     Raises:
         UserError: The kind is unknown, or the source is missing or not of that kind.
 

@@ -37,7 +37,7 @@ def read_dataset(source: Path | bytes, where: str, **options: Any) -> Any:
             warnings.simplefilter("ignore")  # values that matter are checked where they are used
             return pydicom.dcmread(source if isinstance(source, Path) else io.BytesIO(source), **options)
     except pydicom.errors.InvalidDicomError:
-        raise UserError(f"{where} cannot be read as DICOM: its mark is missing; copy or export it again") from None
+        raise UserError(f"{where} cannot be read as DICOM: the mark DICM is missing; copy or export it again") from None
     except Exception as error:  # a damaged file can fail anywhere in the parser, in any way
         raise UserError(f"{where} cannot be read as DICOM ({error}); copy or export it again") from None
 

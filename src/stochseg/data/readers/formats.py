@@ -5,34 +5,41 @@ Supported are PNG, JPEG, TIFF and all other formats of Pillow, and with `stochse
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from PIL import UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from stochseg.data.readers import dicom, nifti, tiff
 from stochseg.data.readers.pictures import Palette, Picture, Pixels, read_with_pillow
 from stochseg.errors import UserError
 
 
-def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
+def read_picture(content: bytes, where: str, palette: Palette, *, oriented: bool = True) -> Picture:
     """Decode the content of an image file.
 
-    `where` is the name of the file, which starts error messages; NIfTI is recognized by its suffix.
+    `where` is the name of the file, which starts error messages; NIfTI is recognized by its suffix, and turned by its
+    affine if `oriented`.
     """
     try:
         if dicom.is_dicom(where, content):
             picture = dicom.read_slice(content, where, palette)
         elif where.lower().endswith(nifti.SUFFIXES):
-            picture = nifti.read_slice(content, where)
+            picture = nifti.read_slice(content, where, oriented=oriented)
         elif content.startswith(tiff.CLASSIC + tiff.BIG):
             picture = tiff.read_tiff(content, where, palette)
         else:
             picture = read_with_pillow(content, where, palette)
     except UserError:
         raise
+    except Image.DecompressionBombError as error:
+        raise UserError(
+            f"{where}: too many pixels for one image ({error}); cut it into several, or shrink it"
+        ) from None
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise UserError(f"{where} cannot be read as an image ({reason}); it is damaged or of another kind") from None
-    return Picture(_compact(picture.values, where), picture.spacing)
+    return replace(picture, values=_compact(picture.values, where))
 
 
 def _compact(values: Pixels, where: str) -> Pixels:

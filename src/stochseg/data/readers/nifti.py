@@ -1,21 +1,57 @@
-"""NIfTI volumes and slices, read with nibabel."""
+"""NIfTI volumes and slices, read with nibabel, and cut into slices as DICOM stores them.
+
+The affine says how a patient lies in the array, so the result does not depend on the order of the voxels: columns of a
+slice run to the patient's left (sagittal: to the back), rows to the back (coronal, sagittal: to the feet).
+"""
 
 from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.data.readers.pictures import Picture, Pixels, several_images, stated_spacing
+from stochseg.data.readers.pictures import Picture, Pixels, Place, several_images, stated_spacing
 from stochseg.errors import UserError
 from stochseg.extras import require
 
 SUFFIXES = (".nii.gz", ".nii")
 _MILLIMETERS = {"meter": 1000.0, "micron": 0.001}
+THICK = 1.5
+"""An axis whose spacing exceeds both others by this factor is the one along which slices were taken."""
+Plane: TypeAlias = Literal["axial", "coronal", "sagittal"]
+PLANES: dict[Plane, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
+"""The axis of NIfTI's space (to the right, to the front, to the head) on which a plane is perpendicular."""
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How an array "x y z …" is cut into slices "s h w …", and put together again.
+
+    axis: of the array, along which slices follow each other; transposed: whether the first of the other two axes is the
+    height, not the width; flipped: axes of the array that are read backwards.
+    """
+
+    axis: int = 2
+    transposed: bool = False
+    flipped: tuple[int, ...] = ()
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """Axes of the array that a stack has as slices, rows and columns."""
+        first, second = (i for i in range(3) if i != self.axis)
+        return (self.axis, first, second) if self.transposed else (self.axis, second, first)
+
+    def cut(self, volume: Pixels) -> Pixels:
+        """Turn an array "x y z …" into a stack "s h w …"."""
+        return np.moveaxis(np.flip(volume, self.flipped), self.axes, (0, 1, 2))
+
+    def assemble(self, stack: Pixels) -> Pixels:
+        """Turn a stack "s h w …" into an array "x y z …"."""
+        return np.flip(np.moveaxis(stack, (0, 1, 2), self.axes), self.flipped)
 
 
 @dataclass(frozen=True)
@@ -29,6 +65,54 @@ class Volume:
     """The nibabel header."""
     unit: float
     """Millimeters per unit of the affine."""
+
+    def slicing(self, axis: int | Plane | None = None) -> Slicing:
+        """Choose the slices by the affine.
+
+        Args:
+            axis: Of the array, or an anatomical plane. None: the axis of length 1 if there is one; else an axis whose
+                spacing exceeds both others by `THICK`; else axial slices.
+        """
+        world, signs = self._orientation()
+        if isinstance(axis, str):
+            axis = world.index(PLANES[axis])
+        if axis is None:
+            axis = self._through_plane(world)
+        if not self.is_oriented:
+            return Slicing(axis)
+        across, down = (i for i in range(3) if i != axis)
+        backwards = [i for i in (across, down) if signs[i] > 0]  # columns and rows run to the left, the back, the feet
+        if (signs[axis] > 0) == (world[axis] == PLANES["coronal"]):  # slices to the head, the back, the right
+            backwards.append(axis)
+        return Slicing(axis, world[across] > world[down], tuple(sorted(backwards)))
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the affine places the voxels in space."""
+        return bool(np.isfinite(self.affine).all() and np.linalg.det(self.affine) != 0)
+
+    @property
+    def is_oriented(self) -> bool:
+        """Whether the file states its orientation."""
+        return bool(self.header["sform_code"] or self.header["qform_code"])
+
+    def _orientation(self) -> tuple[list[int], list[int]]:
+        """The axis of space that each axis of the array is closest to, and whether it runs along (1) or against (-1)
+        it; that of the array if the file does not state it."""
+        if not self.is_oriented:
+            return [0, 1, 2], [1, 1, 1]
+        nibabel = require("nibabel", "medical", "NIfTI")
+        world, signs = nibabel.io_orientation(self.affine).T.astype(int).tolist()
+        return world, signs
+
+    def _through_plane(self, world: list[int]) -> int:
+        shape = (*self.values.shape, 1, 1, 1)[:3]
+        thin = [i for i in range(3) if shape[i] == 1]
+        if len(thin) == 1:
+            return thin[0]
+        spacing = np.linalg.norm(self.affine[:3, :3], axis=0)
+        *_, second, last = np.argsort(spacing)
+        return int(last) if spacing[last] > THICK * spacing[second] else world.index(PLANES["axial"])
 
 
 def read_volume(source: Path | bytes, where: str) -> Volume:
@@ -52,14 +136,28 @@ def _from_bytes(nibabel: Any, content: bytes) -> Any:
     return (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
 
 
-def read_slice(content: bytes, where: str) -> Picture:
-    """Decode a volume of one slice. The first axis of NIfTI is x, so it becomes the width."""
+def read_slice(content: bytes, where: str, *, oriented: bool = True) -> Picture:
+    """Decode a volume of one slice.
+
+    Args:
+        content: Of the file.
+        where: Its name, for error messages.
+        oriented: Whether to turn the slice by its affine. If not, the first axis of the array is the width.
+    """
     volume = read_volume(content, where)
     values, zooms = volume.values, volume.header.get_zooms()
     axes = [i for i, length in enumerate(values.shape) if length > 1]
     if len(axes) > 2:
         raise several_images(where, f"a volume of shape {values.shape}")
     axes += [i for i in range(values.ndim) if i not in axes][: 2 - len(axes)]
-    across, down = sorted(axes)
-    image = values.reshape(values.shape[across], values.shape[down]).T
-    return Picture(image, stated_spacing(zooms[down] * volume.unit, zooms[across] * volume.unit))
+    (columns, rows), place = sorted(axes), None
+    if oriented and rows < 3 and volume.is_placed:
+        slicing = volume.slicing(3 - rows - columns)
+        _, rows, columns = slicing.axes
+        array = values.reshape((*values.shape, 1)[:3])
+        image = slicing.cut(array)[0]
+        ends = [(length - 1, 0) if i in slicing.flipped else (0, length - 1) for i, length in enumerate(array.shape)]
+        place = Place(slicing, (volume.affine @ np.array([*ends, (1, 1)]))[:3].T)
+    else:
+        image = values.reshape(values.shape[columns], values.shape[rows]).T
+    return Picture(image, stated_spacing(zooms[rows] * volume.unit, zooms[columns] * volume.unit), place)

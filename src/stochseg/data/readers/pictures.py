@@ -21,12 +21,33 @@ _COLOR_MODES = {"P": "RGB", "PA": "RGBA", "1": "L"}
 """Pillow modes whose stored numbers are not intensities, and the mode that has them."""
 
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+"""Of files whose pixels have no place in space."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the array of a slice was turned to show it, and the positions of its first and last pixel, "2 3"."""
+
+    turn: object
+    corners: npt.NDArray[np.float64]
+
+    def matches(self, other: Place) -> bool:
+        """Whether two slices of one size show the same pixels, which may be stored in different orders."""
+        nearby = np.linalg.norm(self.corners[1] - self.corners[0]) * 0.01
+        return self.turn == other.turn or bool(np.allclose(self.corners, other.corners, rtol=0, atol=nearby))
+
+
 @dataclass(frozen=True)
 class Picture:
-    """Raw intensities "h w" or "h w c", and the pixel spacing (h, w) in millimeters if the file states it."""
+    """Raw intensities "h w" or "h w c".
+
+    spacing: of the pixels (h, w) in millimeters, if the file states it; place: of a slice that was turned by it.
+    """
 
     values: Pixels
     spacing: tuple[float, float] | None = None
+    place: Place | None = None
 
 
 def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:

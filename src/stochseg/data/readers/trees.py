@@ -67,13 +67,18 @@ class Tree:
         except (OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{self.where(name)} cannot be read: {error}") from None
 
-    def picture(self, name: str) -> Picture:
-        """Read an image of any supported format; palette images give their colors."""
-        return read_picture(self.read(name), self.where(name), "colors")
+    def picture(self, name: str, *, oriented: bool = True) -> Picture:
+        """Read an image of any supported format; palette images give their colors. oriented: turn NIfTI by its
+        affine."""
+        return read_picture(self.read(name), self.where(name), "colors", oriented=oriented)
 
     def labels(self, name: str) -> Pixels:
         """Read a label map of any supported format as it is stored: "h w", or "h w c" if labels are colors."""
-        return read_picture(self.read(name), self.where(name), "indices").values
+        return self.label_map(name).values
+
+    def label_map(self, name: str, *, oriented: bool = True) -> Picture:
+        """Read a label map as `labels`, with its place. oriented: turn NIfTI by its affine."""
+        return read_picture(self.read(name), self.where(name), "indices", oriented=oriented)
 
     def where(self, name: str) -> str:
         """Return the place of a file for error messages."""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from stochseg.core import SCHEDULES, CategoricalProcess, SeededNoise, ancestral, make_grid
-from stochseg.data import Cropped, SegmentationData, open_path
+from stochseg.data import Cropped, SegmentationData, Subset, open_path
 from stochseg.devices import pick_device
 from stochseg.errors import UserError, unknown_name
 from stochseg.evaluation import evaluate
@@ -28,7 +28,6 @@ from stochseg.plotting import (
     qualitative,
     quality_against_evaluations,
 )
-from stochseg.types import Example
 
 STEPS = (5, 10, 25, 50, 125, 250)
 """Network evaluations in the figure of quality against steps."""
@@ -149,7 +148,7 @@ def _reverse(figure: PaperFigure, settings: FigureSettings) -> Figure:
 
 def _steps(figure: PaperFigure, settings: FigureSettings) -> Figure:
     """GED and HM-IoU against network evaluations, means over the seeds."""
-    data = _Subset(figure.open_data(settings), figure.pick(settings))
+    data = Subset(figure.open_data(settings), figure.pick(settings))
     models = [figure.open_model(figure.rows[0], seed, settings) for seed in range(settings.seeds)]
     points: dict[int, dict[str, float]] = {}
     for count in STEPS:
@@ -159,19 +158,6 @@ def _steps(figure: PaperFigure, settings: FigureSettings) -> Figure:
             found.append(evaluate(model, data, options=options, keep=0).metrics)
         points[count] = {key: float(np.mean([metrics[key] for metrics in found])) for key in ("ged_16", "hm_iou_16")}
     return quality_against_evaluations({figure.rows[0]: points}, n=16)
-
-
-class _Subset:
-    """Some examples of a split."""
-
-    def __init__(self, data: SegmentationData, chosen: list[int]) -> None:
-        self.data, self.chosen, self.info = data, chosen, data.info
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.data[self.chosen[index]]
 
 
 _RIVALS = ("deeplabv3-r101", "upernet-r101", "hrnet-w48", "upernet-swin-t")

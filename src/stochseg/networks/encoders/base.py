@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,6 +29,12 @@ class EncoderConfig(Config):
     encoder_cache: str | None = Field(
         None, description="folder that caches the features of each image, for data without augmentation"
     )
+    encoder_positions: Literal["dino", "timm"] | None = Field(
+        None,
+        description="resampling of a ViT's position embeddings to the size of the image: dino (bicubic, as in DINO's "
+        "code and the paper) or timm (with antialiasing); None is dino for timm:*.dino and timm for other ViTs",
+    )
+    values_before: ClassVar = {"encoder_positions": "timm"}
 
 
 class ImageEncoder(nn.Module):
@@ -39,6 +46,8 @@ class ImageEncoder(nn.Module):
     """
 
     channels: int
+    variant: str = ""
+    """Names what distinguishes the features from those of the same tensors, for the cache."""
     strides: tuple[int, ...] = (8,)
     level_channels: tuple[int, ...] = ()
     cache: FeatureCache | None = None

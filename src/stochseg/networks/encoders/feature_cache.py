@@ -52,7 +52,8 @@ class FeatureCache:
 
 def fingerprint(module: nn.Module) -> bytes:
     """Hash of an encoder: its kind and all its tensors, constants included."""
-    digest = hashlib.blake2b(f"{type(module).__name__} {getattr(module, 'name', '')}".encode(), digest_size=16)
+    kind = f"{type(module).__name__} {getattr(module, 'name', '')}{getattr(module, 'variant', '')}"
+    digest = hashlib.blake2b(kind.encode(), digest_size=16)
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(name.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
     return digest.digest()

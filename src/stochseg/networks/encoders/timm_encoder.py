@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ class TimmEncoder(PretrainedEncoder):
 
     The keys of DINO's ViT-S/8 (`timm:vit_small_patch8_224.dino`) are the CCDM paper's features: 384 channels at 1/8,
     without the class token. Images whose size is not a multiple of a ViT's patch are first resized to the nearest one.
+
+    Note: position embeddings of DINO are resampled to the size of the image as in its own code, and thus as in the
+    paper. With timm's antialiasing, features differ by 0.4 to 2.1% (RMS) at the sizes of Cityscapes.
     """
 
     body: Any  # a network of timm, which has no type hints
@@ -38,6 +41,10 @@ class TimmEncoder(PretrainedEncoder):
         self.channels = int(self.body.embed_dim if self.is_vit else self.body.feature_info.channels()[-1])
         own = self.timm.data.resolve_data_config(pretrained_cfg=dict(self.body.pretrained_cfg))
         self.set_normalization(tuple(own["mean"]), tuple(own["std"]))
+        positions = config.encoder_positions or ("dino" if self.architecture.endswith(".dino") else "timm")
+        if positions == "dino":
+            self._check_dino_positions()
+            self.variant = " dino positions"
 
     @property
     def timm(self) -> Any:
@@ -105,12 +112,40 @@ class TimmEncoder(PretrainedEncoder):
         size = [n * p for n, p in zip(grid, patch, strict=True)]
         if list(image.shape[-2:]) != size:
             image = F.interpolate(image, size=size, mode="bilinear", align_corners=False, antialias=True)
-        before_last = len(self.body.blocks) - 2
-        (tokens,) = self.body.forward_intermediates(
-            image, indices=[before_last], stop_early=True, output_fmt="NLC", intermediates_only=True
-        )
+        tokens = self._tokens_with_dino_positions(image) if self.variant else self._tokens(image)
         block = self.body.blocks[-1]
         keys = slice(self.body.embed_dim, 2 * self.body.embed_dim)
         weight, bias = block.attn.qkv.weight, block.attn.qkv.bias
         out = F.linear(block.norm1(tokens), weight[keys], None if bias is None else bias[keys])
         return out.transpose(1, 2).reshape(len(image), -1, *grid)
+
+    def _tokens(self, image: Tensor) -> Tensor:
+        """Tokens "b hw c" of the patches that enter the last block."""
+        before_last = len(self.body.blocks) - 2
+        (tokens,) = self.body.forward_intermediates(
+            image, indices=[before_last], stop_early=True, output_fmt="NLC", intermediates_only=True
+        )
+        return cast(Tensor, tokens)
+
+    def _check_dino_positions(self) -> None:
+        alike = self.is_vit and self.body.num_prefix_tokens == 1 and not self.body.no_embed_class
+        if not (alike and self.body.pos_embed is not None and isinstance(self.body.norm_pre, nn.Identity)):
+            raise UserError(
+                f"encoder_positions: dino needs a ViT with a class token and position embeddings like those of DINO, "
+                f"got {self.architecture}; leave the key out"
+            )
+
+    def _tokens_with_dino_positions(self, image: Tensor) -> Tensor:
+        """Tokens as of `_tokens`, with DINO's resampling of the position embeddings."""
+        patches = self.body.patch_embed(image)
+        class_position, positions = self.body.pos_embed.tensor_split([1], dim=1)
+        native, grid = self.body.patch_embed.grid_size, patches.shape[1:3]
+        if grid != native:
+            # DINO's code adds 0.1 to the size, against rounding, and samples at the coordinates of that scale.
+            scale = tuple((new + 0.1) / old for new, old in zip(grid, native, strict=True))
+            maps = positions.unflatten(1, native).permute(0, 3, 1, 2)
+            maps = F.interpolate(maps, scale_factor=scale, mode="bicubic", align_corners=False)
+            positions = maps.flatten(2).transpose(1, 2)
+        start = (self.body.cls_token + class_position).expand(len(image), -1, -1)
+        tokens = torch.cat([start, patches.flatten(1, 2) + positions], dim=1)
+        return cast(Tensor, self.body.blocks[:-1](tokens)[:, 1:])

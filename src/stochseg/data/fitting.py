@@ -1,0 +1,144 @@
+"""Images of any size at one size: resized with their aspect kept, padded, and samples brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stochseg.data.protocol import SegmentationData
+from stochseg.types import DatasetInfo, Example
+
+Size = tuple[int, int]
+VOID = 255
+"""Label of padding in data that have no void label, unless it is one of their classes."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Resize images of `before` (h, w) to the largest size of the same aspect within `size`, and pad around it.
+
+    An image that has this size stays as it is, so a second fit changes nothing.
+
+    >>> fit = Fit((150, 200), (96, 96))
+    >>> fit.inner
+    (72, 96)
+    >>> tuple(fit.image(torch.zeros(3, 150, 200)).shape), tuple(fit.undo_labels(torch.zeros(96, 96)).shape)
+    ((3, 96, 96), (150, 200))
+    """
+
+    before: Size
+    size: Size
+
+    @property
+    def inner(self) -> Size:
+        """Height and width of the image within the padding."""
+        (h, w), (height, width) = self.before, self.size
+        scale = min(height / h, width / w)
+        return max(1, min(height, round(h * scale))), max(1, min(width, round(w * scale)))
+
+    def image(self, image: Tensor) -> Tensor:
+        """Resize "… c h w" smoothly, and pad it with the pixels of its edge."""
+        return _pad(resize_image(image, self.inner), self.size, None)
+
+    def labels(self, labels: Tensor, void: int) -> Tensor:
+        """Resize "… h w" to the nearest label, and pad it with the void label."""
+        return _pad(nearest(labels, self.inner), self.size, void)
+
+    def undo_labels(self, labels: Tensor) -> Tensor:
+        """Cut the padding off "… h w", and resize the rest back to the nearest label."""
+        return nearest(self._cut(labels), self.before)
+
+    def undo_probabilities(self, mean: Tensor) -> Tensor:
+        """Cut the padding off "b l h w", and resize the rest back smoothly."""
+        return resize_image(self._cut(mean), self.before)
+
+    def _cut(self, maps: Tensor) -> Tensor:
+        top, left = _offset(self.inner, self.size)
+        return maps[..., top : top + self.inner[0], left : left + self.inner[1]]
+
+
+def resize_image(image: Tensor, size: Size) -> Tensor:
+    """Resize "… c h w" smoothly, without aliasing."""
+    if tuple(image.shape[-2:]) == size:
+        return image
+    flat = image.reshape(-1, *image.shape[-3:])
+    out = F.interpolate(flat, size, mode="bilinear", antialias=True, align_corners=False)
+    return out.reshape(*image.shape[:-2], *size)
+
+
+def nearest(labels: Tensor, size: Size) -> Tensor:
+    """Resize label maps "… h w" to the nearest label."""
+    if tuple(labels.shape[-2:]) == size:
+        return labels
+    rows, columns = (
+        ((torch.arange(new, device=labels.device, dtype=torch.float64) + 0.5) * old / new).long().clamp(max=old - 1)
+        for old, new in zip(labels.shape[-2:], size, strict=True)
+    )
+    return labels[..., rows[:, None], columns]
+
+
+def fit_example(example: Example, size: Size, void: int) -> Example:
+    """Fit an image and its label maps; the padding is void."""
+    h, w = example.image.shape[-2:]
+    fit, spacing = Fit((h, w), size), example.spacing
+    if spacing is not None:
+        spacing = (spacing[0] * h / fit.inner[0], spacing[1] * w / fit.inner[1])
+    image, raters = fit.image(example.image), fit.labels(example.raters, void)
+    return replace(example, image=image, raters=raters, spacing=spacing)
+
+
+def pad_together(examples: Sequence[Example], void: int) -> list[Example]:
+    """Pad examples to the largest height and width among them; the padding is void."""
+    height, width = (max(e.image.shape[axis] for e in examples) for axis in (-2, -1))
+    size = (height, width)
+    return [replace(e, image=_pad(e.image, size, None), raters=_pad(e.raters, size, void)) for e in examples]
+
+
+def void_label(info: DatasetInfo) -> int:
+    """The void label of data, or an unused label for padding."""
+    return info.ignore if info.ignore is not None else max(VOID, info.num_classes)
+
+
+class Fitted:
+    """A split of a data set with every example fitted into one size.
+
+    Args:
+        data: The split.
+        size: Height and width.
+
+    Example:
+        >>> from stochseg.data import Fitted, Phantoms
+        >>> wide = Fitted(Phantoms("train", size=32, count=2), (16, 24))
+        >>> tuple(wide[0].image.shape), wide.info.ignore, wide[0].raters[0, 0, :5].tolist()
+        ((1, 16, 24), 255, [255, 255, 255, 255, 0])
+    """
+
+    def __init__(self, data: SegmentationData, size: Size) -> None:
+        self.data, self.size = data, size
+        self.info = data.info.model_copy(update={"ignore": void_label(data.info), "fit": size})
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Example:
+        return fit_example(self.data[index], self.size, void_label(self.info))
+
+
+def _offset(inner: Size, size: Size) -> Size:
+    return (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
+
+
+def _pad(maps: Tensor, size: Size, value: int | None) -> Tensor:
+    """Pad "… h w" around its center with a value, or with the pixels of its edge."""
+    h, w = maps.shape[-2:]
+    if (h, w) == size:
+        return maps
+    top, left = _offset((h, w), size)
+    around = (left, size[1] - w - left, top, size[0] - h - top)
+    if value is not None:
+        return F.pad(maps, around, value=value)
+    return F.pad(maps.reshape(-1, 1, h, w), around, mode="replicate").reshape(*maps.shape[:-2], *size)
