@@ -107,18 +107,19 @@ def test_data_that_were_described_before_fail_when_read_and_checked(root, kind):
         ((0, 1, 3), {"values": {0: 0, 1: 1, 2: 2, 3: 3}}, {0, 1, 3}),
         ((1, 2, 3), {"values": {1: 0, 2: 1, 3: 2}}, {0, 1, 2}),
         ((0, 2), {"values": {0: 0, 2: 1}}, {0, 1}),
+        ((0, 1, 3, 255), {"ignore": 255, "values": {0: 0, 1: 1, 3: 2, 255: 255}}, {0, 1, 2, 255}),
     ],
 )
 def test_gaps_are_refused_until_the_user_says_what_they_mean(root, values, settings, classes):
     table = np.array(values, np.uint8)
     put(root, lambda i: Image.fromarray(table[np.indices((SIDE, SIDE)).sum(0) // 8 % len(table)]))
-    with pytest.raises(UserError, match=r"stochseg data init FOLDER 'values=\{"):
+    with pytest.raises(UserError, match=r"stochseg data init FOLDER (ignore=255 )?'values=\{"):
         init_folder(root)
     config = init_folder(root, settings)
-    assert config.num_classes == max(settings["values"].values()) + 1
+    assert config.num_classes == max(c for c in settings["values"].values() if c != 255) + 1
     assert set(Folder("train", root=str(root))[0].raters.unique().tolist()) == classes
     assert check_data(root).problems == []
-    plain = {"num_classes": max(values) + 1, "image_channels": 1}
+    plain = {"num_classes": max(v for v in values if v != 255) + 1, "image_channels": 1, "ignore": 255}
     (root / "dataset.yaml").write_text(yaml.safe_dump(plain))
     (problem,) = check_data(root).problems
     assert "`values`" in problem

@@ -13,6 +13,7 @@ from stochseg.inference import export
 from stochseg.inference.exporter import first_calls, is_export
 from stochseg.models import save
 from stochseg.models.base import image_key
+from stochseg.types import DatasetInfo
 from tests.support.models import images, lively
 
 
@@ -159,3 +160,12 @@ def test_the_command(run, tmp_path):
     assert description["image"] == {"channels": 1, "height": 8, "width": 12}
     assert description["modules"][0]["inputs"][0]["shape"] == ["batch", 1, 8, 12]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"unet.onnx", "config.json", "export.json"}
+
+
+def test_a_model_that_resizes_images_is_exported_at_the_size_of_its_network(tmp_path):
+    info = DatasetInfo(num_classes=2, image_channels=1, fit=(16, 24))
+    model = lively("ccdm-fast", 2, 1, info, num_timesteps=20, evaluations=3)
+    with pytest.raises(UserError, match="--size 16x24"):
+        export(model, tmp_path / "out", (32, 32))
+    export(model, tmp_path / "out", (16, 24))
+    assert json.loads((tmp_path / "out/config.json").read_text())["info"]["fit"] == [16, 24]

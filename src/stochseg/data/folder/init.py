@@ -259,7 +259,7 @@ def _guess(levels: Levels, colors: Mapping[str, int], settings: Mapping[str, Any
     values, shades = settings.get("values"), sorted(colors)
     if isinstance(values, Mapping) and values:
         classes = [number for number in values.values() if number != settings.get("ignore")]
-        return _classes(max(1, *classes) + 1 if all(isinstance(c, int) for c in classes) else 2, settings, shades)
+        return _classes(max([1, *classes]) + 1 if all(isinstance(c, int) for c in classes) else 2, settings, shades)
     blends = find_blends(levels)
     if shades:
         if len(blends) >= MIN_BLENDS:
@@ -306,18 +306,20 @@ def guess_classes(numbers: set[int]) -> tuple[int, int | None, dict[int, int]]:
         return 2, None, {0: 0, 255: 1}
     small = numbers - {255}
     if min(small) >= 0 and max(small) < 2 * len(small):
-        _check_gaps(small if len(small) > 1 else small | {0})
+        _check_gaps(small if len(small) > 1 else small | {0}, has_void=255 in numbers)
         return max(2, max(small) + 1), 255 if 255 in numbers else None, {}
     levels = sorted(number for number in numbers if number >= 0)
     void = dict.fromkeys(sorted(numbers - set(levels)), 255)
     return max(2, len(levels)), 255 if void else None, {**{v: i for i, v in enumerate(levels)}, **void}
 
 
-def _check_gaps(numbers: set[int]) -> None:
+def _check_gaps(numbers: set[int], *, has_void: bool) -> None:
     missing = sorted(set(range(max(numbers))) - numbers)
     if missing:
-        few, all_ = {v: i for i, v in enumerate(sorted(numbers))}, {v: v for v in range(max(numbers) + 1)}
+        void, ignore = ({255: 255}, "ignore=255 ") if has_void else ({}, "")
+        few = {v: i for i, v in enumerate(sorted(numbers))} | void
+        whole = {v: v for v in range(max(numbers) + 1)} | void
         raise UserError(
-            f"the label maps have the values {sorted(numbers)}, without {missing}; say which classes they are: "
-            f"{INIT} FOLDER 'values={few}', or 'values={all_}' if {missing} are classes that are only absent here"
+            f"the label maps have the values {sorted(numbers)}, without {missing}; say which classes they are: {INIT} "
+            f"FOLDER {ignore}'values={few}', or 'values={whole}' if {missing} are classes that are only absent here"
         )
