@@ -229,6 +229,42 @@ class StochasticSegmenter(nn.Module):
             {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed},
             where="sample",
         )
+        return self._sample(image, options, (), progress)[options.n]
+
+    @torch.no_grad()
+    def sample_counts(self, image: Any, counts: Sequence[int], options: SamplingOptions) -> dict[int, Samples]:
+        """Draw `options.n` samples per image, and return the first n of them for each n of `counts`, too.
+
+        Each has the labels and the mean of `sample(image, n)`; the network runs for the largest number only.
+
+        Args:
+            image: as in `sample`.
+            counts: numbers of samples below `options.n`.
+            options: of sampling.
+
+        Raises:
+            UserError: as `sample`; and if a part of the samples would differ from as many alone, as with Latin noise.
+
+        >>> import numpy as np, stochseg
+        >>> model = stochseg.create("unet-ce", 2, 1, base=8, multipliers=[1, 2], draw="pixels")
+        >>> drawn = model.sample_counts(np.zeros((16, 16), np.uint8), [1, 5], SamplingOptions(n=10))
+        >>> {n: samples.labels.shape[1] for n, samples in drawn.items()}
+        {1: 1, 5: 5, 10: 10}
+        """
+        wrong = [count for count in counts if not 1 <= count < options.n]
+        if wrong:
+            raise UserError(f"sample_counts: expected numbers from 1 to below n = {options.n}, got {wrong[0]}")
+        if counts and not self.draws_independently(options):
+            raise UserError("sample_counts: a part of stratified or weighted samples is no sample; noise=independent")
+        return self._sample(image, options, counts, None)
+
+    def draws_independently(self, options: SamplingOptions) -> bool:
+        """Whether the samples of an image are independent draws with these options."""
+        return self.independent and options.or_default(self.default_sampling()).noise == "independent"
+
+    def _sample(
+        self, image: Any, options: SamplingOptions, counts: Sequence[int], progress: Progress | None
+    ) -> dict[int, Samples]:
         self.check_options(options)
         options = options.or_default(self.default_sampling())
         batch = self.prepare(image)
@@ -236,7 +272,7 @@ class StochasticSegmenter(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            return self._draw(batch.to(self.device), keys, options, progress)
+            return self._draw(batch.to(self.device), keys, options, progress, counts)
         finally:
             self.train(was_training)
 
@@ -244,9 +280,18 @@ class StochasticSegmenter(nn.Module):
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
         return prepare_images(image, self.info)
 
-    def _draw(self, image: Tensor, keys: Keys, options: SamplingOptions, progress: Progress | None) -> Samples:
+    def _draw(
+        self,
+        image: Tensor,
+        keys: Keys,
+        options: SamplingOptions,
+        progress: Progress | None,
+        counts: Sequence[int] = (),
+    ) -> dict[int, Samples]:
         window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
         drawing, size = self.drawing(inner, keys, options), inner.shape[2:]
-        samples = draw_samples(drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress)
-        return embed(samples, window, image.shape[2:])
+        samples = draw_samples(
+            drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress, counts=counts
+        )
+        return {n: embed(part, window, image.shape[2:]) for n, part in samples.items()}
