@@ -70,6 +70,9 @@ class DatasetInfo(Config):
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
     normalization: Normalization = Normalization()
     size: tuple[int, int] | None = Field(None, description="(height, width) that all images were resized to, if any")
+    orientation: Literal["free", "upright"] | None = Field(
+        None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
+    )
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 
     @model_validator(mode="after")

@@ -9,13 +9,14 @@ from stochseg.data.protocol import (
     DATASETS,
     KnownTruth,
     SegmentationData,
+    has_single_annotations,
     open_dataset,
     pick_examples,
     register_dataset,
     spread,
 )
 from stochseg.data.store import Store, write_store
-from stochseg.data.transforms import AUGMENTATIONS, Cropped, Resized, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, Cropped, Resized, default_augmentation, flip_rotate
 
 __all__ = [
     "AUGMENTATIONS",
@@ -29,7 +30,9 @@ __all__ = [
     "SegmentationData",
     "Store",
     "data_at",
+    "default_augmentation",
     "flip_rotate",
+    "has_single_annotations",
     "open_all",
     "open_dataset",
     "open_path",
