@@ -19,11 +19,12 @@ from rich.console import Console
 
 from harness import argument_parser, write_csv
 from stochseg.data import Resized, open_path
-from stochseg.evaluation import fusion_miou
+from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.inference import with_engine
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.training import TrainConfig, train
 
 COUNTS = (1, 5, 10)
@@ -70,7 +71,8 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     model = load(folder / "last")
     val = Resized(open_path(arguments.data, "val"), tuple(arguments.size))
     sampling = with_engine(model, arguments.engine) if model.accelerated_modules else model
-    scores = fusion_miou(sampling, val, counts=COUNTS, limit=arguments.limit)
+    options = SamplingOptions(n=max(COUNTS), noise="independent")
+    scores = evaluate(sampling, val, options=options, limit=arguments.limit, keep=0).metrics
     height, width = arguments.size
     row: dict[str, Any] = {
         "method": name,
@@ -81,7 +83,7 @@ def row_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "width": width,
         "engine": sampling.engine,
     }
-    row |= {f"{rule}_{n}": round(100 * scores[n, rule], 1) for rule in ("mean", "vote") for n in COUNTS}
+    row |= {f"{rule}_{n}": round(100 * scores[f"miou_{rule}_{n}"], 1) for rule in ("mean", "vote") for n in COUNTS}
     write_text(kept, json.dumps(row))
     return row
 
