@@ -24,12 +24,13 @@ from rich.console import Console
 
 from harness import argument_parser, write_csv
 from stochseg.data import Resized, open_path
-from stochseg.evaluation import fusion_miou
+from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.inference import with_engine
 from stochseg.memory import keep_freed_memory
 from stochseg.models import load
+from stochseg.models.sampling import SamplingOptions
 from stochseg.training import TrainConfig, train
 
 COUNTS = (1, 5, 10)
@@ -94,9 +95,9 @@ def row_of(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
     size = tuple(arguments.size)
     val = Resized(open_path(arguments.data, "val"), size)
     evaluations = model.default_sampling().evaluations or 1
-    iterative = evaluations > 1
-    sampling = with_engine(model, "bfloat16") if iterative else model
-    scores = fusion_miou(sampling, val, counts=COUNTS if iterative else (1,))
+    sampling = with_engine(model, "bfloat16") if evaluations > 1 else model
+    options = SamplingOptions(n=max(COUNTS), noise="independent")
+    scores = evaluate(sampling, val, options=options, keep=0).metrics
     row: dict[str, Any] = {
         "method": name,
         "model": model.name,
@@ -109,8 +110,7 @@ def row_of(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
         "width": size[1],
         "evaluations": evaluations,
     }
-    for rule in ("mean", "vote"):
-        row |= {f"{rule}_{n}": round(100 * scores.get((n, rule), scores[1, rule]), 2) for n in COUNTS}
+    row |= {f"{rule}_{n}": round(100 * scores[f"miou_{rule}_{n}"], 2) for rule in ("mean", "vote") for n in COUNTS}
     write_text(kept, json.dumps(row))
     return row
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -41,7 +42,10 @@ def write_text(file: Path, text: str) -> Path:
 def write_csv(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows as CSV, all or nothing; the columns are the keys of all rows, in the order they first appear."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with replaced_file(file) as scratch, scratch.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replaced_file(file) as scratch,
+        scratch.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -106,6 +110,29 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str) -> I
             os.replace(old, path)
         shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_new_folder(parent: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """Write a new folder, all or nothing: parent/name, or name-2, name-3, … if others exist. Returns its path.
+
+    write: called with the scratch folder to fill. Processes that do this at the same time get folders of their own.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=parent))
+    try:
+        write(scratch)
+        _set_default_permissions(scratch)
+        for number in itertools.count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                os.rename(scratch, path)  # fails if the folder has content
+                return path
+            except OSError:
+                if not path.exists():
+                    raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    raise AssertionError("unreachable")
 
 
 def _set_default_permissions(folder: Path) -> None:

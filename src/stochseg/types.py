@@ -105,6 +105,9 @@ class DatasetInfo(Config):
         None, description="(height, width) into which a model resizes and pads every image; samples are resized back"
     )
     intensities: Intensities | None = Field(None, description="of the training images, measured when training starts")
+    orientation: Literal["free", "upright"] | None = Field(
+        None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
+    )
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 
     @model_validator(mode="after")

@@ -210,6 +210,23 @@ def test_samples_do_not_depend_on_the_other_images(name):
 
 
 @every_model
+def test_the_first_samples_of_many_equal_as_many_alone(name):
+    model, x = lively(name, chunk=1), images(2, 1, 64, 64)  # four samples at once, so that chunks cut through both n
+    options = SamplingOptions(n=5, noise="independent", seed=3, **({"evaluations": 2} if few(model) else {}))
+    if not model.independent:
+        with pytest.raises(UserError, match="sample_counts"):
+            model.sample_counts(x, [2], options)
+        return
+    drawn = model.sample_counts(x, [1, 3], options)
+    assert list(drawn) == [1, 3, 5]
+    for n, part in drawn.items():
+        alone = model.sample(x, **options.model_copy(update={"n": n}).model_dump())
+        assert fraction_differing(part.labels, alone.labels) <= PIXELS_THAT_MAY_DIFFER
+        torch.testing.assert_close(part.mean, alone.mean, atol=1e-3, rtol=0)
+        torch.testing.assert_close(part.weights, alone.weights)
+
+
+@every_model
 def test_samples_do_not_depend_on_chunks_and_progress_counts_them(name):
     x, seen = images(2, 1, 64, 64), []
     whole, parts = lively(name, chunk=64), lively(name, chunk=1)
@@ -269,7 +286,7 @@ def test_sampling_reads_nothing_from_the_device(name):
     image, keys = torch.empty(2, 1, 16, 16, device="meta"), [(0, 1), (0, 2)]
     with torch.no_grad():
         drawing = model.drawing(image, keys, options)
-        out = draw_samples(drawing, keys, (16, 16), options, model.info, chunk=64, device=torch.device("meta"))
+        out = draw_samples(drawing, keys, (16, 16), options, model.info, chunk=64, device=torch.device("meta"))[3]
     assert out.labels.shape == (2, 3, 16, 16)
     assert out.labels.is_meta
 

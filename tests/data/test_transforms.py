@@ -1,12 +1,15 @@
 """Augmentations and resizing: image and label maps move together."""
 
+import itertools
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from stochseg.data import flip_rotate
-from stochseg.data.transforms import flip_jitter, resize
-from stochseg.data.views import Resized
+from stochseg.data import AUGMENTATIONS, Resized, default_augmentation, flip_rotate
+from stochseg.data.transforms import flip_jitter, jitter, resize
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)
@@ -90,6 +93,88 @@ def test_jitter_flips_labels_too_and_changes_colors_only():
         brightness.append(float(shown.mean() / raw.mean()))
     assert min(brightness) < 0.7
     assert max(brightness) > 1.2
+
+
+def slow_jitter(raw: np.ndarray, factors, order) -> np.ndarray:
+    """The published definition, pixel by pixel: blend with black, with the mean gray value, with the own gray value."""
+
+    def gray(pixel):
+        return 0.2989 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]
+
+    height, width = raw.shape[1:]
+    for kind in order:
+        f = factors[kind]
+        mean = sum(gray(raw[:, y, x]) for y in range(height) for x in range(width)) / (height * width)
+        out = np.empty_like(raw)
+        for c, y, x in itertools.product(range(3), range(height), range(width)):
+            other = (0.0, mean, gray(raw[:, y, x]))[kind]
+            out[c, y, x] = min(255.0, max(0.0, f * raw[c, y, x] + (1 - f) * other))
+        raw = out
+    return raw
+
+
+FACTORS = (1.4, 0.6, 1.5)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_jitter_equals_the_published_definition_in_every_order(order):
+    raw = torch.rand(3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 255
+    np.testing.assert_allclose(jitter(raw, FACTORS, order), slow_jitter(raw.numpy(), FACTORS, order), rtol=1e-6)
+
+
+def test_jitter_equals_torchvision():
+    found = find_spec("torchvision")
+    if found is None:
+        pytest.skip("torchvision is not installed")
+    # Loaded alone: importing the package also loads its compiled operators, which may not fit torch.
+    file = Path(found.origin).parent / "transforms" / "_functional_tensor.py"
+    spec = spec_from_file_location("functional_tensor", file)
+    ops = module_from_spec(spec)
+    spec.loader.exec_module(ops)
+    raw = torch.rand(3, 8, 9, generator=torch.Generator().manual_seed(0))
+    steps = (ops.adjust_brightness, ops.adjust_contrast, ops.adjust_saturation)
+    for order in itertools.permutations(range(3)):
+        expected = raw
+        for kind in order:
+            expected = steps[kind](expected, FACTORS[kind])
+        torch.testing.assert_close(jitter(255 * raw, FACTORS, order), 255 * expected, rtol=1e-5, atol=1e-3)
+
+
+def test_jitter_has_all_orders_and_factors_from_half_to_one_and_a_half(monkeypatch):
+    seen = []
+    monkeypatch.setattr("stochseg.data.transforms.jitter", lambda raw, *how: seen.append(how) or raw)
+    info = DatasetInfo(num_classes=2, image_channels=3)
+    example, rng = Example(torch.zeros(3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64), "a"), np.random.default_rng(0)
+    for _ in range(200):
+        flip_jitter(example, rng, info)
+    assert {tuple(order) for _, order in seen} == set(itertools.permutations(range(3)))
+    factors = np.array([factors for factors, _ in seen])
+    assert factors.min() >= 0.5
+    assert factors.max() <= 1.5
+    assert factors.min(0).max() < 0.55
+    assert factors.max(0).min() > 1.45
+
+
+@pytest.mark.parametrize(
+    ("channels", "orientation", "expected"),
+    [
+        (1, None, "flip-rotate"),
+        (3, "free", "flip-rotate"),
+        (3, "upright", "flip-jitter"),
+        (1, "upright", "flip"),
+        (3, None, "flip"),  # may be a street scene of an older store, or a microscope image
+    ],
+)
+def test_the_default_augmentation_suits_the_data(channels, orientation, expected):
+    info = DatasetInfo(num_classes=2, image_channels=channels, orientation=orientation)
+    assert default_augmentation(info) == expected
+    assert expected in AUGMENTATIONS
+
+
+def test_flip_only_mirrors():
+    example, rng = numbered(4, 7), np.random.default_rng(0)
+    seen = {tuple(AUGMENTATIONS["flip"](example, rng, INFO).raters[0, 0].tolist()) for _ in range(60)}
+    assert seen == {tuple(range(7)), tuple(range(6, -1, -1))}
 
 
 @pytest.mark.parametrize("size", [(3, 4), (12, 16), (7, 5), (1, 1)])

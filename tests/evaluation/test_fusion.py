@@ -1,36 +1,63 @@
-"""mIoU of fused maps: numbers of samples, both rules, confusion of the whole data set."""
+"""mIoU of maps fused from the first 1, 5, 10 samples, by both rules, over the whole data set."""
 
 import pytest
 import torch
 
-from stochseg.data import open_dataset
-from stochseg.evaluation import fusion_miou
+from stochseg.data import Phantoms, has_single_annotations
+from stochseg.evaluation import default_count, evaluate
 from stochseg.metrics import confusion_matrix, miou
-from tests.support.models import lively
+from stochseg.models.sampling import SamplingOptions
+from tests.support.models import batch_sizes, lively
+
+DATA = Phantoms("val", size=16, variant="multiclass", count=3, raters=1)
+SEVERAL = Phantoms("val", size=16, count=2, raters=2)
 
 
 @pytest.fixture
-def phantoms():
-    return open_dataset("phantom", "val", size=16, variant="multiclass", count=3)
+def model():
+    return lively("ccdm-fast", DATA.info.num_classes, info=DATA.info, evaluations=2, noise="independent")
 
 
-@pytest.fixture
-def model(phantoms):
-    return lively("ccdm-fast", phantoms.info.num_classes, info=phantoms.info, evaluations=2)
+def test_scores_equal_those_of_as_many_samples_fused_by_hand(model):
+    scores = evaluate(model, DATA, options=SamplingOptions(n=10, seed=3)).metrics
+    for n in (1, 5, 10):
+        for rule in ("mean", "vote"):
+            confusion = 0
+            for example in (DATA[i] for i in range(3)):
+                fused = model.sample(example.image[None], n, seed=3).fused(rule)
+                confusion = confusion + confusion_matrix(fused, example.raters, DATA.info.num_classes)
+            assert scores[f"miou_{rule}_{n}"] == pytest.approx(miou(confusion).item()), (rule, n)
+    assert scores["miou"] == scores["miou_mean_10"]
+    assert scores["miou_mean_1"] != scores["miou_mean_10"]
 
 
-def test_scores_equal_those_of_maps_fused_by_hand(model, phantoms):
-    scores = fusion_miou(model, phantoms, counts=(1, 4))
-    assert set(scores) == {(1, "mean"), (1, "vote"), (4, "mean"), (4, "vote")}
-    labels = [model.sample(phantoms[i].image[None], 4).labels for i in range(3)]
-    for n in (1, 4):
-        confusion = 0
-        for i, maps in enumerate(labels):
-            votes = torch.nn.functional.one_hot(maps[0, :n], phantoms.info.num_classes).sum(0)
-            fused = votes.argmax(-1).expand_as(phantoms[i].raters)
-            confusion = confusion + confusion_matrix(fused, phantoms[i].raters, phantoms.info.num_classes)
-        assert scores[n, "vote"] == pytest.approx(miou(confusion).item())
-    mean = model.sample(phantoms[0].image[None], 4).mean
-    fused = mean.argmax(1)[0].expand_as(phantoms[0].raters)
-    confusion = confusion_matrix(fused, phantoms[0].raters, phantoms.info.num_classes)
-    assert fusion_miou(model, phantoms, counts=(4,), limit=1)[4, "mean"] == pytest.approx(miou(confusion).item())
+def test_each_sample_is_drawn_once(model):
+    """Ten samples of each image, not 1 + 5 + 10."""
+    sizes = batch_sizes(model.get_submodule(model.accelerated_modules[-1]))
+    evaluate(model, DATA, options=SamplingOptions(n=10))
+    assert sizes == [1, 10] * 3  # the first evaluation, of pure noise, is shared
+
+
+def test_only_single_annotations_are_fused(model):
+    assert has_single_annotations(DATA)
+    assert not has_single_annotations(SEVERAL)
+    assert (default_count(DATA), default_count(SEVERAL)) == (10, 100)
+    binary = lively("ccdm-fast", evaluations=2, noise="independent")
+    assert not any(key.startswith("miou_") for key in evaluate(binary, SEVERAL, options=SamplingOptions(n=5)).metrics)
+
+
+def test_stratified_samples_are_fused_all_together(model):
+    scores = evaluate(model, DATA, options=SamplingOptions(n=5, noise="latin")).metrics
+    assert [key for key in scores if key.startswith("miou_")] == ["miou_mean_5", "miou_vote_5"]
+
+
+def test_one_sample_has_no_scores_that_need_two(model):
+    one = evaluate(model, DATA, options=SamplingOptions(n=1)).metrics
+    two = evaluate(model, DATA, options=SamplingOptions(n=2)).metrics
+    assert {key for key in two if "diversity" in key or "unbiased" in key} == {
+        *("diversity_2", "diversity_unbiased", "ged_unbiased", "ged_truth_unbiased")
+    }
+    assert not any("diversity" in key or "unbiased" in key for key in one)
+    assert {"ged_1", "hm_iou_1", "miou_mean_1", "miou_vote_1", "ece", "mode_tv"} <= one.keys()
+    labels = [model.sample(DATA[i].image[None], 1).labels for i in range(3)]
+    assert all(torch.equal(labels[i], model.sample(DATA[i].image[None], 2).labels[:, :1]) for i in range(3))

@@ -9,7 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 import stochseg.experiments.demo as demo
-from tests.support.runs import saved_progress, stop_at
+from tests.support.runs import evaluations, saved_progress, stop_at
 
 TINY = (
     *("steps=2", "batch_size=2", "data.options.size=16", "data.train.count=4", "data.val.count=4"),
@@ -35,10 +35,11 @@ def test_demo(tmp_path):
     page = (tmp_path / "run/index.html").read_text()
     assert page.count("data:image/") >= 5
     assert f"{result.metrics['ged_16']:.4f}" in page
-    scores = json.loads((tmp_path / "run/evaluation/metrics.json").read_text())
+    (folder,) = evaluations(tmp_path / "run")
+    scores = json.loads((folder / "metrics.json").read_text())
     assert scores["ged_16"] == pytest.approx(result.metrics["ged_16"])
-    assert scores["settings"]["images"] == 2
-    pictures = [*(tmp_path / "run/evaluation").glob("*.png"), *(tmp_path / "run/images").glob("*.png")]
+    assert (scores["settings"]["images"], scores["settings"]["split"]) == (2, "test")
+    pictures = [*folder.glob("*.png"), *(tmp_path / "run/images").glob("*.png")]
     assert len(pictures) >= 4
     for file in pictures:
         with Image.open(file) as picture:

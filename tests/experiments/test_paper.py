@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.experiments.paper import FORMATS, TABLES, RunSettings, find_table, format_table, run_rows
+from stochseg.experiments.paper import FORMATS, TABLES, RunSettings, find_table, format_table, run_rows, runner
 from stochseg.experiments.paper.costs import cost, measure_row
 from stochseg.experiments.paper.figures import FIGURES, FigureSettings, draw_figure
 from stochseg.experiments.paper.runner import SCORES, training_config
 from stochseg.experiments.paper.synthetic import write_synthetic
 from stochseg.experiments.paper.trainings import DATA, TRAININGS
+from stochseg.models import create
 from stochseg.training import open_split
 from tests.support.extras import import_or_skip
 
@@ -107,6 +109,7 @@ def test_recorded_costs_are_those_of_the_networks():
 def test_trainings_have_the_settings_of_the_paper(tmp_path, data, row, expected):
     config = training_config(data, row, 0, RunSettings(tmp_path, encoder_weights="weights.pth"))
     assert {key: getattr(config, key) for key in expected} == expected
+    assert config.validation.select == ("miou" if data.startswith("cityscapes") else "ged")
     assert config.data.augment == ("flip-jitter" if data.startswith("cityscapes") else "flip-rotate")
 
 
@@ -156,8 +159,38 @@ def test_finished_rows_are_kept_and_another_scale_is_refused(finished):
     settings = RunSettings(finished, "synthetic", 1, TINY, device="cpu")
     assert run_rows(find_table("lidc-v2"), ["prob-unet"], settings, QUIET) == [file]
     assert file.stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="scale.*1e-05.*2e-05"):
-        run_rows(find_table("lidc-v2"), ["prob-unet"], RunSettings(finished, "synthetic", 1, 2e-5), QUIET)
+    for other in ({"scale": 2e-5}, {"minutes": 0.1}):
+        with pytest.raises(UserError, match="1e-05.*(2e-05|minutes)"):
+            run_rows(find_table("lidc-v2"), ["prob-unet"], RunSettings(finished, "synthetic", 1, **other), QUIET)
+
+
+def test_a_time_limit_ends_training_and_scoring(tmp_path, tiny_run):
+    settings = RunSettings(tmp_path, minutes=0.5)
+    config, full = (training_config("lidc-v2", "ccdm-9m", 0, each) for each in (settings, RunSettings(tmp_path)))
+    assert (config.minutes, config.batch_size, config.steps) == (0.5, full.batch_size, full.steps)
+    assert config.validation.every >= config.steps, "validated once, at the end"
+    data = Phantoms("test", size=8, count=40)
+    model = create("ccdm", 2, 1, **tiny_run().model.options)
+    seen = []
+    model.denoiser.unet.register_forward_hook(lambda *_: seen.append(1))
+    runner._evaluate(model, data, 2, 0, RunSettings(tmp_path, minutes=1e-9))
+    assert len(seen) == 2 * 2, "one image for the time, one to score; two network evaluations each"
+    seen.clear()
+    runner._evaluate(model, data, 2, 0, settings)
+    assert len(seen) == 2 * 41, "all images fit"
+
+
+def test_scores_of_a_time_limit_are_marked(tmp_path):
+    table = find_table("lidc-v2")
+    file = tmp_path / "lidc-v2/car/seed-0" / SCORES
+    file.parent.mkdir(parents=True)
+    record = {"scale": 1.0, "scores": {"ged_16": 0.5}}
+    for minutes, marked in ((5.0, True), (None, False)):
+        file.write_text(json.dumps({**record, "minutes": minutes}))
+        text = format_table(table, tmp_path, "markdown")
+        assert ("NOT COMPARABLE" in text) == ("5 minutes" in text) == marked
+    file.write_text(json.dumps(record))  # of an older version
+    assert "NOT COMPARABLE" not in format_table(table, tmp_path, "markdown")
 
 
 def test_rivals_on_cityscapes_have_final_and_best_scores(tmp_path):
@@ -179,6 +212,8 @@ def test_rivals_on_cityscapes_have_final_and_best_scores(tmp_path):
     [
         (["nosuch"], {"scale": TINY, "data": "synthetic"}, "nosuch.*ccdm-9m"),
         ([], {"scale": 0.0}, "scale.*0"),
+        ([], {"scale": 0.5, "minutes": 1.0}, "minutes.*scale"),
+        ([], {"minutes": 0.0}, "minutes.*0"),
         (["prob-unet"], {"data": "synthetic"}, "synthetic.*--scale"),
         (["prob-unet"], {"data": Path("nosuch.h5")}, "nosuch"),
     ],

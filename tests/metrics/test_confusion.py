@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stochseg.metrics import confusion_matrix, iou_per_class, miou
+from stochseg.metrics import confusion_matrix, dice_per_class, iou_per_class, miou
 from tests.support.label_maps import classes, few_examples, maps, seeds, spaces
 
 
@@ -33,11 +33,13 @@ def test_confusion_and_miou_equal_loops(seed, num_classes, ignore, space):
     for label in range(num_classes):
         both = int(expected[label, label])
         either = int(expected[label].sum() + expected[:, label].sum()) - both
-        value = iou_per_class(confusion)[label].item()
+        value, dice = iou_per_class(confusion)[label].item(), dice_per_class(confusion)[label].item()
         if either == 0:
             assert math.isnan(value)
+            assert math.isnan(dice)
         else:
             assert value == pytest.approx(both / either)
+            assert dice == pytest.approx(2 * both / (both + either))
             scores.append(both / either)
     assert miou(confusion).item() == pytest.approx(sum(scores) / len(scores))
 

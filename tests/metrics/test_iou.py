@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from stochseg.errors import UserError
-from stochseg.metrics import ged, iou_blocks, pairwise_iou, without_void
+from stochseg.metrics import class_iou_blocks, ged, ged_from_iou, iou_blocks, pairwise_iou, without_void
 from tests.support.label_maps import classes, few_examples, maps, seeds, sizes, slow_iou, spaces
 
 
@@ -19,6 +19,19 @@ def test_pairwise_iou_equals_sets_of_pixels(seed, n, m, num_classes, space):
     torch.testing.assert_close(
         pairwise_iou(a, b, num_classes), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12
     )
+
+
+@few_examples
+@given(seeds, sizes, sizes, classes, spaces)
+def test_class_blocks_equal_the_blocks_of_each_class_as_a_mask(seed, n, k, num_classes, space):
+    samples, raters = maps(seed, 2, n, num_classes, space), maps(seed + 1, 2, k, num_classes, space)
+    found = class_iou_blocks(samples, raters, num_classes)
+    assert len(found) == num_classes - 1
+    for label, blocks in enumerate(found, start=1):
+        masks = [[[slow_iou(s == label, y == label, 2) for y in raters[i]] for s in samples[i]] for i in range(2)]
+        torch.testing.assert_close(blocks.samples_raters, torch.tensor(masks, dtype=torch.float64), rtol=0, atol=1e-12)
+    alone = torch.stack([ged_from_iou(*blocks) for blocks in found])
+    torch.testing.assert_close(alone.mean(0), ged(samples, raters, num_classes), rtol=0, atol=1e-12)
 
 
 def test_iou_of_empty_maps():

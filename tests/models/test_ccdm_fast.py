@@ -40,8 +40,8 @@ def test_samples_of_the_focus_are_those_of_the_cropped_image():
     x, keys = image(), [(0, 7)]  # `sample` would derive different keys from the two images
     options = fast().default_sampling().model_copy(update={"n": 4})
     with torch.no_grad():
-        out = fast(focus=8)._draw(x, keys, options, None)
-        cropped = fast()._draw(x[..., 12:20, 12:20], keys, options, None)
+        out = fast(focus=8)._draw(x, keys, options, None)[4]
+        cropped = fast()._draw(x[..., 12:20, 12:20], keys, options, None)[4]
     assert torch.equal(out.labels[..., 12:20, 12:20], cropped.labels)
     assert torch.equal(out.mean[..., 12:20, 12:20], cropped.mean)
 

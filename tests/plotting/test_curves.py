@@ -31,6 +31,7 @@ CURVES = {
     "cost": lambda: quality_against_cost([costs(), costs(evaluations=10, seconds=2.0), costs(model="b")], n=16),
     "methods": lambda: method_bars(METHODS, n=16),
     "training": lambda: training_curve(LOG),
+    "training by mIoU": lambda: training_curve([*LOG, {"step": 60, "val/ged": 0.4, "val/miou": 0.5}]),
     "training at the first step": lambda: training_curve(LOG[:1]),
     "training without records": lambda: training_curve([]),
     "modes": lambda: mode_frequencies(np.eye(3), np.eye(3), ("nothing", "core", "halo")),

@@ -25,9 +25,7 @@ def trained(tiny_run, tmp_path_factory):
 
 
 def test_page_of_a_run(run, trained):
-    earlier = {"ged_4": 0.123456, "settings": {"images": 9, "samples": 4}}
-    (trained / "evaluation").mkdir()
-    (trained / "evaluation/metrics.json").write_text(json.dumps(earlier))
+    assert run("evaluate", trained, "-n", 4, "--limit", 2, "--seed", 8)[0] == 0
     code, out, _ = run("report", trained, "-n", 4, "--curve", "1,3", "--curve-images", 2, "--seed", 5)
     assert code == 0
     assert str(trained / "report.html") in out
@@ -37,8 +35,9 @@ def test_page_of_a_run(run, trained):
     result = evaluate(model, data, options=SamplingOptions(n=4, seed=5))
     for key in ("ged_4", "hm_iou_4", "ged_unbiased", "diversity_unbiased", "ece", "brier", "miou", "mode_tv"):
         assert f"{result.metrics[key]:.4f}" in page.text
-    assert "0.1235" in page.text
-    assert "earlier: 9 images, n = 4" in page.text
+    earlier = json.loads(next(trained.glob("evaluations/*/metrics.json")).read_text())
+    assert f"GED, n = 4 {result.metrics['ged_4']:.4f} {earlier['ged_4']:.4f} lower" in page.text
+    assert "2 images, n = 4, best" in page.text
     order = np.argsort([row["ged_4"] for row in result.images], kind="stable")
     for kind, place in (("Best", order[0]), ("Worst", order[-1])):
         assert f"{kind}: {result.images[place]['id']}" in page.words

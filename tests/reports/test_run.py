@@ -1,7 +1,5 @@
 """The page about a run, with all parts or few."""
 
-import json
-
 import pytest
 
 from stochseg.data import Phantoms
@@ -10,7 +8,7 @@ from stochseg.evaluation import evaluate
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Section
-from stochseg.reports.run import Curve, read_facts
+from stochseg.reports.run import Curve, read_log
 from tests.support.pages import Page
 from tests.support.predictions import small_model
 
@@ -35,20 +33,28 @@ def test_sections_appear_only_with_their_content(result):
     assert headings(more) == [*headings(least), "Quality against network evaluations", "Training", "Next commands"]
 
 
-def test_scores_are_shown_next_to_published_and_earlier_ones(result, tmp_path):
-    earlier = {"ged_2": 0.25, "settings": {"images": 9, "n": 2}}
-    facts = RunFacts("tiny", published={"ged_2": 0.125}, earlier=earlier)
+def saved(ged: float, **changes: str) -> dict:
+    settings = {"date": "2030-01-01", "split": "val", "data_path": "a.h5", "weights": "best", "images": 9, "n": 2}
+    return {"ged_2": ged, "settings": {**settings, **changes}, "folder": f"evaluations/{ged}"}
+
+
+def test_scores_are_shown_next_to_the_newest_of_the_same_split_and_data(result, tmp_path):
+    old = {"ged_2": 0.625, "settings": {"images": 9, "samples": 2}, "folder": "evaluation"}
+    earlier = [saved(0.125, split="test"), saved(0.375, data_path="b.h5"), saved(0.25), saved(0.5), old]
+    facts = RunFacts("tiny", {"split": "val", "data_path": "a.h5", "weights": "last"}, earlier)
     page = Page(RunPage(facts, result, DATA.info).write(tmp_path / "page.html")).check()
-    assert f"GED, n = 2 {result.metrics['ged_2']:.4f} 0.2500 0.1250 lower" in page.text
+    assert f"GED, n = 2 {result.metrics['ged_2']:.4f} 0.2500 lower" in page.text
+    listed = page.text[page.text.index("Earlier evaluations") :]
+    assert [f"{each['ged_2']:.4f}" in listed for each in earlier] == [True] * 5
+    unlike = RunFacts("tiny", {"split": "train", "data_path": "a.h5", "weights": "last"}, earlier)
+    page = Page(RunPage(unlike, result, DATA.info).write(tmp_path / "page.html")).check()
+    assert f"GED, n = 2 {result.metrics['ged_2']:.4f} lower" in page.text
 
 
-def test_facts_of_a_run_folder(tmp_path):
-    assert not read_facts(tmp_path / "none", {}, "log.jsonl").log
-    (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation/metrics.json").write_text(json.dumps({"ged_2": 0.5}))
+def test_the_log_of_a_run(tmp_path):
+    assert read_log(tmp_path / "log.jsonl") == []
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
-    facts = read_facts(tmp_path, {"ged_2": 0.4}, "log.jsonl")
-    assert (len(facts.log), facts.earlier, facts.published) == (2, {"ged_2": 0.5}, {"ged_2": 0.4})
+    assert len(read_log(tmp_path / "log.jsonl")) == 2
     (tmp_path / "log.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"log\.jsonl.*JSON"):
-        read_facts(tmp_path, {}, "log.jsonl")
+        read_log(tmp_path / "log.jsonl")

@@ -27,6 +27,11 @@ def saved_progress(out: Path) -> dict:
     return json.loads((out / "last/state/progress.json").read_text())
 
 
+def evaluations(results: Path) -> list[Path]:
+    """Folders of the evaluations of a run, the oldest first."""
+    return sorted(results.glob("evaluations/*"))
+
+
 def assert_same_run(a: Path, b: Path) -> None:
     """Compare averaged weights, trained weights, optimizer and log bit by bit."""
     for file in CHECKPOINT_FILES:

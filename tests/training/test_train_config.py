@@ -1,6 +1,5 @@
 """Training configs: learning-rate schedules, overrides, YAML, recipes."""
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -109,10 +108,29 @@ def test_invalid_config_files(tmp_path, text, says):
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_recipe_has_a_valid_config_and_model(name):
-    """Published scores have the names under which `evaluate` reports them."""
-    known = re.compile(r"miou|(ged|hm_iou)_\d+")
-    assert all(known.fullmatch(key) for key in recipe(name).published)
     assert fresh_model(name).name == recipe(name).model.name
+
+
+def test_recipes_of_the_paper_use_its_grid_and_its_average():
+    for name in ("lidc-9m", "lidc-41m", "cityscapes-30m"):
+        config = recipe(name)
+        assert config.model.resolved_options()["grid"] == "trailing"
+        # The last update before the end has the full decay.
+        assert (1 + config.steps) / (1 + config.steps + config.ema_warmup) > config.ema
+
+
+def test_published_scores_of_old_files_are_read_and_dropped(tiny_run, tmp_path):
+    write_config(tiny_run(), tmp_path / "train.yaml")
+    with (tmp_path / "train.yaml").open("a") as file:
+        file.write("published: {ged_16: 0.212}\n")
+    assert read_config(tmp_path / "train.yaml") == tiny_run()
+
+
+def test_rows_of_the_paper_are_recipes():
+    config = recipe("paper:cityscapes-256x512/ccdm-30m-dino", ["steps=7"])
+    assert (config.model.name, config.steps, config.batch_size) == ("ccdm", 7, 16)
+    with pytest.raises(UserError, match=r"training of the paper 'lidc-v1/ccdm'.*lidc-v1/ccdm-9m"):
+        recipe("paper:lidc-v1/ccdm")
 
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), "smp:unet/resnet18", "smp:upernet/tu-swin_tiny_patch4_window7_224"])

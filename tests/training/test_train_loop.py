@@ -13,7 +13,7 @@ from stochseg.errors import UserError
 from stochseg.models import create, load
 from stochseg.models.ccdm import CCDM
 from stochseg.networks import ENCODERS, ImageEncoder
-from stochseg.training import TrainingDiverged, train
+from stochseg.training import TrainingDiverged, read_config, train
 from tests.support.runs import CHECKPOINT_FILES, assert_same_run, saved_progress, values
 
 
@@ -27,6 +27,15 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny_run, tmp_path):
         with pytest.raises(UserError):
             train(tiny_run(change), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_augmentation_is_that_of_the_data_and_stays_when_resumed(tiny_run, tmp_path):
+    train(tiny_run("steps=1", "data.augment=auto"), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/train.yaml"
+    assert read_config(file).data.augment == "flip-rotate"
+    file.write_text(file.read_text().replace("augment: flip-rotate", "augment: none"))  # as an older version chose
+    train(tiny_run("steps=2", "data.augment=auto"), tmp_path / "run", resume=True, device="cpu")
+    assert read_config(file).data.augment == "none"
 
 
 def break_loss(monkeypatch, call: int, broken) -> None:

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import stochseg.training.loop as loop
 from stochseg.errors import UserError
+from stochseg.metrics import confusion_matrix, miou
 from stochseg.models import load
 from stochseg.training import train
 from tests.support.runs import saved_progress, values
@@ -30,6 +31,46 @@ def test_the_best_checkpoint_has_the_lowest_ged(tiny_run, tmp_path, monkeypatch)
     assert all(torch.equal(best[k], expected[k]) for k in expected)
     chosen = load(tmp_path / "run").state_dict()
     assert all(torch.equal(chosen[k], expected[k]) for k in expected)
+
+
+ONE_MAP = ("data.options={size: 8, raters: 1}", "decay=constant", "validation.every=1", "validation.images=2")
+
+
+def test_the_best_checkpoint_of_single_annotations_has_the_highest_miou(tiny_run, tmp_path, monkeypatch):
+    scores = iter([0.2, 0.5, 0.4])
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "miou", lambda _: torch.tensor(next(scores)))
+        train(tiny_run("steps=3", *ONE_MAP), tmp_path / "run", device="cpu")
+    progress = saved_progress(tmp_path / "run")
+    assert (progress["best"], progress["best_step"], progress["best_metric"]) == (0.5, 2, "miou")
+    assert list(values(tmp_path / "run", "val/miou").values()) == pytest.approx([0.2, 0.5, 0.4])
+    assert len(values(tmp_path / "run", "val/ged")) == 3
+
+
+def test_validation_miou_is_that_of_all_images(tiny_run, tmp_path):
+    config = tiny_run("steps=1", *ONE_MAP)
+    train(config, tmp_path / "run", device="cpu")
+    model, data = load(tmp_path / "run/last"), loop.open_split(config, "val")
+    confusion = 0
+    for i in (0, 2):  # two of four, evenly spaced
+        fused = model.sample(data[i].image[None], 2).fused("mean")
+        confusion = confusion + confusion_matrix(fused, data[i].raters, 2)
+    assert values(tmp_path / "run", "val/miou")[1] == pytest.approx(miou(confusion).item())
+
+
+def test_the_metric_of_the_best_checkpoint_stays_unless_it_is_changed(tiny_run, tmp_path):
+    """A run of an older version has selected by GED, whatever its data."""
+    train(tiny_run("steps=1", *ONE_MAP), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/last/state/progress.json"
+    old = {key: value for key, value in json.loads(file.read_text()).items() if key != "best_metric"}
+    file.write_text(json.dumps({**old, "best": -1.0}))  # a GED that no model reaches
+    train(tiny_run("steps=2", *ONE_MAP), tmp_path / "run", resume=True, device="cpu")
+    progress = saved_progress(tmp_path / "run")
+    assert (progress["best"], progress["best_step"], progress["best_metric"]) == (-1.0, 1, "ged")
+    train(tiny_run("steps=3", *ONE_MAP, "validation.select=miou"), tmp_path / "run", resume=True, device="cpu")
+    progress = saved_progress(tmp_path / "run")
+    assert (progress["best_step"], progress["best_metric"]) == (3, "miou")
+    assert progress["best"] == values(tmp_path / "run", "val/miou")[3]
 
 
 def test_scores_of_another_validation_are_not_compared(tiny_run, tmp_path):

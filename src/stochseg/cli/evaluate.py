@@ -8,19 +8,26 @@ from typing import Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import console, progress_bar, say
+from stochseg.cli.terminal import console, note, progress_bar, say
+from stochseg.errors import UserError
 
 
 def evaluate(
     run: opt.RunPath,
-    n: opt.SampleCount = 100,
+    n: opt.ProtocolCount = None,
     evaluations: opt.Evaluations = None,
     sampler: opt.Sampler = None,
     grid: opt.Grid = None,
     noise: opt.Noise = None,
     seed: opt.Seed = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sampling seeds, from --seed on; scores are mean ± deviation.")
+    ] = 1,
     data: opt.DataPath = None,
     split: opt.Split = "val",
+    weights: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Checkpoint of the run: best or last. Default: best.")
+    ] = None,
     limit: opt.Limit = None,
     curve: Annotated[
         str | None,
@@ -29,7 +36,8 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder to write. Default: RUN/evaluation; below runs/ for a model without a run."
+            metavar="FOLDER",
+            help="Folder to write. Default: a new one in RUN/evaluations; below runs/ for a model without a run.",
         ),
     ] = None,
     engine: opt.Engine = "eager",
@@ -37,26 +45,36 @@ def evaluate(
 ) -> None:
     """Compare samples of a model with the raters: GED, HM-IoU, diversity, mIoU, calibration, time.
 
-    Writes JSON, CSV, a picture and a page. Checkpoints are selected on val; use --split test for unseen data."""
+    Writes JSON, CSV, a picture and a page; earlier evaluations are kept. Checkpoints are selected on val; use --split
+    test for unseen data."""
     from stochseg.devices import pick_device
-    from stochseg.evaluation import check_compatible, table
-    from stochseg.evaluation import evaluate as compute
-    from stochseg.experiments.runs import default_results_dir, open_run, write_evaluation
+    from stochseg.evaluation import check_compatible, class_table, default_count, evaluate_seeds, table
+    from stochseg.experiments.runs import EVALUATIONS, default_results_dir, open_run, write_evaluation
     from stochseg.inference import with_engine
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
 
     points = opt.parse_counts("--curve", curve)
-    source = open_run(run, data, split)
-    model = with_engine(load(run, device=pick_device(device)), engine)
+    source = open_run(run, data, split, weights)
+    model = with_engine(load(source.weights, device=pick_device(device)), engine)
     check_compatible(model, source.data)
-    options = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+    options = SamplingOptions(
+        n=n or default_count(source.data), evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed
+    )
     for count in (evaluations, *points):
         model.check_options(options.model_copy(update={"evaluations": count}))
-    folder = out or default_results_dir(run) / "evaluation"
+    folder = out or default_results_dir(run) / EVALUATIONS
+    if (folder / "metrics.json").exists():
+        raise UserError(f"--out: {folder} already contains an evaluation, which is kept; choose another folder")
     opt.check_writable(folder / "metrics.json")
+    if options.n == 1:
+        note("one sample per image: diversity and the unbiased scores need two and are left out")
     with progress_bar("evaluating") as progress:
-        result = compute(model, source.data, options=options, limit=limit, progress=progress)
-    console.print(table(result, source.published))
-    page = write_evaluation(result, source, model, folder, options=options, limit=limit, curve=points)
-    say(f"written to {folder}; open {page}")
+        scores = evaluate_seeds(model, source.data, seeds, options=options, limit=limit, progress=progress)
+    result = source.describe(scores)
+    console.print(table(result))
+    classes = class_table(result)
+    if classes is not None:
+        console.print(classes)
+    written = write_evaluation(result, source, model, out, options=options, limit=limit, curve=points)
+    say(f"written to {written}; open {written / 'index.html'}")

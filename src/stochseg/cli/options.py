@@ -23,15 +23,17 @@ RunPath = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
 ]
-SampleCount = Annotated[int, _sampling("--samples", "-n", min=1, metavar="N", help="Samples per image.")]
+_count = partial(_sampling, "--samples", "-n", min=1, metavar="N", help="Samples per image.")
+SampleCount = Annotated[int, _count()]
+ProtocolCount = Annotated[int | None, _count(show_default="100; 10 for one label map per image")]
 Evaluations = Annotated[
     int | None, _sampling(min=1, metavar="N", help="Network evaluations per sample. Default: the model's setting.")
 ]
 Sampler = Annotated[
     str | None,
     _name(
-        help="Sampling algorithm: ancestral, sticky, ddim, corrector, or one that the model documents. Default: the "
-        "model's setting."
+        help="Sampling algorithm: ancestral, sticky, ddim, corrector, one-step-kernel (rule of the paper's code), or "
+        "one that the model documents. Default: the model's setting."
     ),
 ]
 Grid = Annotated[

@@ -40,7 +40,8 @@ def run(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="STORE", help='Packed store, or "synthetic" to try a small scale. Default: the path in the list.'
+            metavar="STORE",
+            help='Packed store, or "synthetic" to try a small experiment. Default: the path in the list.',
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Trainings per row.")] = 3,
@@ -50,6 +51,10 @@ def run(
             metavar="S", help="Scale steps, batch size, scored images and network evaluations down, e.g. 0.001."
         ),
     ] = 1.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="M", help="Instead of --scale: train each seed for M minutes, and score for as long."),
+    ] = None,
     encoder_weights: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +67,7 @@ def run(
     """Train and score rows of a table. Repeat the command to resume; different rows can run on different machines."""
     from stochseg.experiments.paper import RunSettings, find_table, run_rows
 
-    settings = RunSettings(out, data, seeds, scale, encoder_weights, device)
+    settings = RunSettings(out, data, seeds, scale, minutes, encoder_weights, device)
     run_rows(find_table(table), row or [], settings, messages)
     say(f"done. Next: {shell_command('paper', 'table', table, '--out', out)}")
 

@@ -87,7 +87,7 @@ def report(
     else:
         check_report_source(path)
         run = open_run(path, data, split)
-        model = with_engine(load(path, device=pick_device(device)), engine)
+        model = with_engine(load(run.weights, device=pick_device(device)), engine)
         page = out or default_results_dir(path) / "report.html"
         opt.check_writable(page)  # before sampling starts
         options = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)

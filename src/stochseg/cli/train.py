@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,8 @@ from stochseg.errors import UserError
 EPILOG = (
     "Recipes: phantom-tiny (synthetic data, minutes on two cores); small (your own data); lidc-fast-s (LIDC, 1.5 hours "
     "on two cores); lidc-fast-m, lidc-fast-l (LIDC, larger, for a GPU); lidc-9m, lidc-41m, cityscapes-30m (from the "
-    "paper; they need their data and a GPU). Every model can also be trained by its name. Several GPUs: torchrun "
+    "paper; they need their data and a GPU). paper:DATA/ROW: any row of its tables, e.g. "
+    "paper:cityscapes-256x512/ccdm-30m-dino. Every model can also be trained by its name. Several GPUs: torchrun "
     "--nproc-per-node 4 -m stochseg train …"
 )
 
@@ -46,7 +48,8 @@ def train(
     from stochseg.training import train as run
 
     config = find_recipe(recipe, overrides or [], data)
-    out = out or Path("runs") / Path(recipe).stem
+    name = re.sub("[:/]", "-", recipe) if recipe.startswith("paper:") else Path(recipe).stem
+    out = out or Path("runs") / name
     try:
         run(config, out, resume=resume, device=device, console=messages)
     except KeyboardInterrupt:

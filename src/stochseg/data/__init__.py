@@ -10,13 +10,14 @@ from stochseg.data.protocol import (
     DATASETS,
     KnownTruth,
     SegmentationData,
+    has_single_annotations,
     open_dataset,
     pick_examples,
     register_dataset,
     spread,
 )
 from stochseg.data.store import Store, write_store
-from stochseg.data.transforms import AUGMENTATIONS, flip_rotate
+from stochseg.data.transforms import AUGMENTATIONS, default_augmentation, flip_rotate
 from stochseg.data.views import Cropped, Resized, Subset
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
     "Store",
     "Subset",
     "data_at",
+    "default_augmentation",
     "flip_rotate",
+    "has_single_annotations",
     "open_all",
     "open_dataset",
     "open_path",

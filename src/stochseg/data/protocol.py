@@ -48,6 +48,11 @@ def spread(length: int, count: int) -> list[int]:
     return [i * length // count for i in range(count)]
 
 
+def has_single_annotations(data: SegmentationData) -> bool:
+    """Whether images have one label map each, judged by up to 16 evenly spaced ones."""
+    return all(len(data[i].raters) == 1 for i in spread(len(data), 16))
+
+
 def pick_examples(data: SegmentationData, count: int) -> list[Example]:
     """Read at most `count` evenly spaced examples of a split.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,8 @@ Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
 
 JITTER = 0.5
 """Color jitter of the paper on Cityscapes: factors of 1 ± 0.5."""
+LUMA = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in the gray value, as in torchvision."""
 
 
 def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -57,17 +59,64 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     return replace(example, image=move(example.image), raters=move(example.raters), spacing=spacing)
 
 
+def flip(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Mirror left and right with probability 1/2."""
+    if not rng.integers(2):
+        return example
+    image, raters = (maps.flip(-1).contiguous() for maps in (example.image, example.raters))
+    return replace(example, image=image, raters=raters)
+
+
 def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
-    """Mirror photographs with probability 1/2, and jitter brightness, contrast and saturation."""
-    image, labels = example.image, example.raters
-    if rng.integers(2):
-        image, labels = image.flip(-1), labels.flip(-1).contiguous()
-    raw = info.normalization.inverse(image)
-    brightness, contrast, saturation = rng.uniform(1 - JITTER, 1 + JITTER, size=3)
-    raw = raw * brightness
-    raw = _mix(raw, raw.mean(), contrast)
-    raw = _mix(raw, raw.mean(0, keepdim=True), saturation)
-    return replace(example, image=info.normalization(raw.clamp(0, 255)), raters=labels)
+    """Mirror photographs with probability 1/2, and jitter their colors, 8 bits per channel."""
+    example = flip(example, rng, info)
+    factors, order = rng.uniform(1 - JITTER, 1 + JITTER, size=3), rng.permutation(3)
+    raw = jitter(info.normalization.inverse(example.image), factors.tolist(), order.tolist())
+    return replace(example, image=info.normalization(raw))
+
+
+def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
+    """Change brightness, contrast and saturation, as torchvision's ColorJitter does.
+
+    Args:
+        raw: "c h w" from 0 to 255.
+        factors: of brightness, contrast and saturation; 1 changes nothing.
+        order: in which of the three (0, 1, 2) are applied; values are cut to 0..255 after each.
+
+    Example:
+        >>> jitter(torch.tensor([100.0, 200.0]).view(1, 1, 2), (1.5, 0.5, 1.0), (0, 1, 2)).flatten().tolist()
+        [176.25, 228.75]
+    """
+    for kind in order:
+        gray = _gray(raw)
+        other = (torch.zeros_like(gray), gray.mean(), gray)[kind]
+        raw = (factors[kind] * raw + (1 - factors[kind]) * other).clamp(0, 255)
+    return raw
+
+
+def _gray(raw: Tensor) -> Tensor:
+    """Gray values "1 h w": the luma of three channels, else the mean of the channels."""
+    if len(raw) != len(LUMA):
+        return raw.mean(0, keepdim=True)
+    return (raw * torch.tensor(LUMA).view(-1, 1, 1)).sum(0, keepdim=True)
+
+
+def default_augmentation(info: DatasetInfo) -> str:
+    """Name of the augmentation that suits a data set (`data.augment: auto`).
+
+    Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
+    and quarter turns. Color images of unknown orientation are only mirrored.
+
+    Example:
+        >>> default_augmentation(DatasetInfo(num_classes=2, image_channels=1))
+        'flip-rotate'
+        >>> default_augmentation(DatasetInfo(num_classes=2, image_channels=3, orientation="upright"))
+        'flip-jitter'
+    """
+    color = info.image_channels == 3
+    if info.orientation == "free" or (info.orientation is None and not color):
+        return "flip-rotate"
+    return "flip-jitter" if color and info.orientation == "upright" else "flip"
 
 
 def resize(example: Example, size: tuple[int, int]) -> Example:
@@ -82,9 +131,10 @@ def resize(example: Example, size: tuple[int, int]) -> Example:
     return replace(example, image=image, raters=labels, spacing=spacing)
 
 
-def _mix(image: Tensor, gray: Tensor, factor: float) -> Tensor:
-    return gray + (image - gray) * factor
-
-
-AUGMENTATIONS: dict[str, Augmentation] = {"none": keep, "flip-rotate": flip_rotate, "flip-jitter": flip_jitter}
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": keep,
+    "flip": flip,
+    "flip-rotate": flip_rotate,
+    "flip-jitter": flip_jitter,
+}
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -1,17 +1,19 @@
 """Evaluation: compare samples with raters over a data set."""
 
 from stochseg.evaluation.compatibility import check_compatible, match_normalization
-from stochseg.evaluation.evaluator import evaluate, evaluations_curve
-from stochseg.evaluation.fusion import fusion_miou
-from stochseg.evaluation.results import Evaluation, ModeTable, table, write_results
+from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_curve
+from stochseg.evaluation.results import Evaluation, ModeTable, class_table, table, write_results
+from stochseg.evaluation.seeds import evaluate_seeds
 
 __all__ = [
     "Evaluation",
     "ModeTable",
     "check_compatible",
+    "class_table",
+    "default_count",
     "evaluate",
+    "evaluate_seeds",
     "evaluations_curve",
-    "fusion_miou",
     "match_normalization",
     "table",
     "write_results",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -12,22 +13,18 @@ import torch
 from torch import Tensor
 
 from stochseg._version import __version__
-from stochseg.data import KnownTruth, SegmentationData, spread
+from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.compatibility import check_compatible, match_normalization
+from stochseg.evaluation.data_scores import FUSED_COUNTS, DataScores, class_names
 from stochseg.evaluation.image_scores import rater_scores, truth_scores
 from stochseg.evaluation.results import Evaluation, ModeTable
-from stochseg.metrics import CalibrationBins, brier_sums, calibration_bins, confusion_matrix, ece, foreground_bins, miou
-from stochseg.metrics.calibration import LIKELY
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, Example, Samples, Truth
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
-
-Sums = tuple[Tensor, CalibrationBins, CalibrationBins, Tensor]
-"""Confusion matrix, calibration bins of all labels and of the foreground, Brier sums; they add up over images."""
 
 
 def evaluate(
@@ -43,13 +40,14 @@ def evaluate(
     """Draw samples of every image and compare them with the raters.
 
     GED_n and HM-IoU_n for every n of the literature up to `options.n` use the first n samples. They and the unbiased
-    metrics assume independent samples; with Latin noise, only n = `options.n` is reported. Images whose pixels are all
-    void are skipped.
+    metrics assume independent samples; with Latin noise, only n = `options.n` is reported. For data with one label map
+    per image, the maps fused from 1, 5, 10 and all samples are scored, too. Data with more than two classes have scores
+    per class. Images whose pixels are all void are skipped.
 
     Args:
         model: the model.
         data: images with raters, of the classes and channels of the model.
-        options: of sampling; n must be at least 2.
+        options: of sampling. A single sample has neither diversity nor unbiased scores.
         limit: maximum number of images, evenly spaced; default: all.
         keep: number of examples to keep with their samples, for pictures.
         on_image: called per image with its index in the data, a batch of one, and its samples.
@@ -68,36 +66,43 @@ def evaluate(
     >>> len(result.images), result.metrics["diversity_2"]
     (2, 0.0)
     """
-    check_counts(options, limit)
+    _check_limit(limit)
     if len(data) == 0:
         raise UserError("evaluate: the split is empty; choose another")
     check_compatible(model, data)
     model.check_options(options)
     settings = options.or_default(model.default_sampling())
-    independent = model.independent and settings.noise == "independent"
+    independent = model.draws_independently(options)
     counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
+    single = has_single_annotations(data)
+    parts = [n for n in FUSED_COUNTS if n < options.n and independent and single]
+    names, totals = class_names(data.info), DataScores(data.info, [*parts, options.n] if single else ())
+    digest = hashlib.sha256()
     chosen = spread(len(data), len(data) if limit is None else limit)
     rows: list[dict[str, Any]] = []
     kept: list[tuple[Example, Samples]] = []
-    sums: list[Sums] = []
     modes: list[tuple[Truth, Tensor]] = []
     for done, i in enumerate(chosen, start=1):
-        example = data[i].rated(data.info.ignore)
+        example = data[i]
+        digest.update(example.id.encode(errors="surrogateescape"))  # the name of a file, which may not be UTF-8
+        digest.update(example.image.numpy().tobytes() + example.raters.numpy().tobytes())
+        example = example.rated(data.info.ignore)
         if len(example.raters) == 0:  # all void: no sample can be wrong
             continue
         image = match_normalization(example.image, data.info, model.info)
         start = time.perf_counter()
-        out = model.sample(image[None], **options.model_dump(), allow_unusual_input=True).to("cpu")
-        seconds = time.perf_counter() - start
+        found = model.sample_counts(image[None], parts, options, allow_unusual_input=True)
+        drawn = {n: part.to("cpu") for n, part in found.items()}
+        seconds, out = time.perf_counter() - start, drawn[options.n]
         batch = Batch.collate([example], data.info.ignore)
-        row = {"id": example.id, **rater_scores(out, batch, counts, independent=independent)}
+        row = {"id": example.id, **rater_scores(out, batch, counts, names, independent=independent)}
         if isinstance(data, KnownTruth):
             truth = data.truth(i)
             scores, frequency = truth_scores(out, truth, independent=independent)
             row |= scores
             modes.append((truth, frequency))
         rows.append(row | {"seconds_per_image": seconds, "evaluations_per_sample": float(out.evaluations)})
-        sums.append(_image_sums(out, batch, example, data.info.ignore))
+        totals.add(drawn, example, batch)
         if on_image is not None:
             on_image(i, batch, out)
         if len(kept) < keep:
@@ -106,11 +111,13 @@ def evaluate(
             progress(done, len(chosen))
     if not rows:
         raise UserError("evaluate: expected images with labeled pixels, got only void ones")
-    metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"} | _sum_metrics(sums)
+    metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"}
+    metrics |= totals.metrics()
     table = _mode_table(modes) if modes else None
     if table is not None:
         metrics["mode_tv_overall"] = float(abs(table.truth.mean(0) - table.frequency.mean(0)).sum() / 2)
-    return Evaluation(metrics, rows, _facts(model, data, len(rows), settings), kept, table)
+    facts = _facts(model, data, len(rows), settings) | {"data_sha256": digest.hexdigest()}
+    return Evaluation(metrics, rows, facts, kept, table)
 
 
 def evaluations_curve(
@@ -141,10 +148,19 @@ def evaluations_curve(
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
+def default_count(data: SegmentationData) -> int:
+    """Samples per image unless a user chooses: those of the paper, 100, or 10 for images with one label map each."""
+    return max(FUSED_COUNTS) if has_single_annotations(data) else max(SAMPLE_COUNTS)
+
+
 def check_counts(options: SamplingOptions, limit: int | None) -> None:
-    """Raise a UserError unless there are enough samples and images to score."""
+    """Raise a UserError unless there are enough images, and two samples of each, to score."""
     if options.n < 2:
         raise UserError(f"scores need at least 2 samples per image, got {options.n}")
+    _check_limit(limit)
+
+
+def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise UserError(f"limit must be at least 1, got {limit}")
 
@@ -162,27 +178,6 @@ def _facts(model: StochasticSegmenter, data: SegmentationData, count: int, setti
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
     }
-
-
-def _image_sums(out: Samples, batch: Batch, example: Example, ignore: int | None) -> Sums:
-    fused = out.fused("mean")[0].expand_as(example.raters)
-    return (
-        confusion_matrix(fused, example.raters, out.num_classes, ignore),
-        calibration_bins(out.mean, batch.raters, mask=batch.mask),
-        foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY),
-        torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)),
-    )
-
-
-def _sum_metrics(sums: Sequence[Sums]) -> dict[str, float]:
-    """Metrics of the whole data set from the sums of its images."""
-    confusion, bins, foreground, brier = zip(*sums, strict=True)
-    found = {"miou": miou(torch.stack(confusion).sum(0)).item(), "ece": ece(sum(bins[1:], start=bins[0])).item()}
-    likely = sum(foreground[1:], start=foreground[0])
-    if likely.count.sum() > 0:  # undefined if the model marks nothing anywhere
-        found["ece_foreground"] = ece(likely).item()
-    total, count = torch.cat(brier, dim=1).sum(1).tolist()
-    return found | {"brier": total / count}
 
 
 def _mode_table(modes: Sequence[tuple[Truth, Tensor]]) -> ModeTable:

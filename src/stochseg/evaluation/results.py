@@ -1,4 +1,4 @@
-"""Results of an evaluation: metrics, a table for the terminal, files."""
+"""Results of an evaluation: metrics, tables for the terminal, files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rich.table import Table
 
 from stochseg.files import write_csv, write_text
-from stochseg.metrics.table import format_metric, metric_info, sort_metrics
+from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.types import Example, Samples
 
 
@@ -31,11 +31,13 @@ class Evaluation:
     """Results of `evaluate`.
 
     Attributes:
-        metrics: one number per key of the table of metrics (`stochseg.metrics.table`), over all images.
-        images: one row per image: its id, its metrics, seconds and network evaluations.
+        metrics: one number per key of the table of metrics (`stochseg.metrics.table`), over all images; means, if there
+            are several seeds.
+        images: one row per image: its id, its metrics, seconds and network evaluations; one per seed, if several.
         settings: model, data, number of images, sampling options, versions, device.
         kept: some examples with their samples, for pictures.
         modes: frequencies of the known modes, if the data have a known truth.
+        seeds: the metrics of each sampling seed, if there are several.
     """
 
     metrics: dict[str, float]
@@ -43,33 +45,71 @@ class Evaluation:
     settings: dict[str, Any]
     kept: list[tuple[Example, Samples]] = field(default_factory=list)
     modes: ModeTable | None = None
+    seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def deviation(self) -> dict[str, float]:
+        """Standard deviation of each metric over the seeds; empty for a single seed."""
+        if not self.seeds:
+            return {}
+        return {key: float(np.std([found[key] for found in self.seeds.values()], ddof=1)) for key in self.metrics}
+
+    def text(self, key: str) -> str:
+        """A metric as text, with its deviation if there are several seeds; "" if it is missing."""
+        value, deviation = format_metric(key, self.metrics.get(key)), self.deviation.get(key)
+        return value if deviation is None else f"{value} ± {format_metric(key, deviation)}"
+
+    def class_rows(self) -> tuple[list[str], list[list[str]]]:
+        """Scores per class as text: the names of the columns, and one row per class. No rows for two classes."""
+        keys = [key for key in sort_metrics(self.metrics) if class_of(key)]
+        columns = list(dict.fromkeys(key.partition("/")[0] for key in keys))
+        # In the order of the classes: every class has an IoU or does not occur.
+        names = list(dict.fromkeys(class_of(key) for key in sorted(keys, key=lambda key: not key.startswith("iou/"))))
+        rows = [[name, *(self.text(f"{column}/{name}") for column in columns)] for name in names]
+        return ["class", *(metric_info(column).short for column in columns)], rows
 
 
-def table(result: Evaluation, published: Mapping[str, float] | None = None) -> Table:
-    """Build a table of the metrics for the terminal.
-
-    Args:
-        result: of `evaluate`.
-        published: scores in print by key, shown in a column of their own.
-    """
+def table(result: Evaluation) -> Table:
+    """Build a table of the metrics for the terminal."""
     s = result.settings
-    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}, {s['n']} samples each")
+    split = f", split {s['split']}" if "split" in s else ""
+    seeds = f", {len(result.seeds)} seeds" if result.seeds else ""
+    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}{split}, {s['n']} samples each{seeds}")
     out.add_column("metric")
     out.add_column("value", justify="right")
-    if published:
-        out.add_column("published", justify="right")
     for key in sort_metrics(result.metrics):
-        cells = [format_metric(key, result.metrics[key])]
-        if published:
-            cells.append(format_metric(key, published.get(key), digits=3))
-        out.add_row(metric_info(key).title, *cells)
+        if not class_of(key):
+            out.add_row(metric_info(key).title, result.text(key))
+    return out
+
+
+def class_table(result: Evaluation) -> Table | None:
+    """Build a table of the scores per class for the terminal; None for two classes."""
+    columns, rows = result.class_rows()
+    if not rows:
+        return None
+    out = Table(title="fused map and GED per class")
+    for column in columns:
+        out.add_column(column, justify="left" if column == "class" else "right", overflow="fold")
+    for row in rows:
+        out.add_row(*row)
     return out
 
 
 def write_results(result: Evaluation, folder: Path) -> list[Path]:
-    """Write metrics.json, metrics.csv (one row) and images.csv (one row per image); returns the files."""
+    """Write metrics.json, metrics.csv and images.csv (one row per image); returns the files.
+
+    metrics.csv has one row; with several seeds one per seed, and the mean and the standard deviation at the end.
+    """
     files = [folder / "metrics.json", folder / "metrics.csv", folder / "images.csv"]
-    write_text(files[0], json.dumps({**result.metrics, "settings": result.settings}, indent=2) + "\n")
-    write_csv(files[1], [{**result.settings, **result.metrics}])
+    content: dict[str, Any] = {**result.metrics, "settings": result.settings}
+    rows = [{**result.settings, **result.metrics}]
+    if result.seeds:
+        seeds = {str(seed): metrics for seed, metrics in result.seeds.items()}
+        content |= {"deviation": result.deviation, "seeds": seeds}
+        parts = {**seeds, "mean": result.metrics, "deviation": result.deviation}
+        rows = [{**result.settings, "seed": name, **metrics} for name, metrics in parts.items()]
+    write_text(files[0], json.dumps(content, indent=2) + "\n")
+    write_csv(files[1], rows)
     write_csv(files[2], result.images)
     return files

@@ -13,6 +13,7 @@ from stochseg.core import CategoricalProcess
 from stochseg.data import Phantoms
 from stochseg.evaluation import Evaluation, evaluate, table, write_results
 from stochseg.experiments.recipes import recipe
+from stochseg.experiments.runs import new_evaluation, open_run
 from stochseg.models import load
 from stochseg.models.categorical_diffusion import CategoricalDiffusion
 from stochseg.models.sampling import SamplingOptions
@@ -21,10 +22,11 @@ from stochseg.plotting.output import embed_picture
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Picture, Section
 from stochseg.reports.run import read_log
-from stochseg.training import TrainConfig, open_split, train
+from stochseg.training import TrainConfig, train
 from stochseg.training.log import LOG_FILE
 
 IMAGES, SAMPLES = 32, 100
+SAMPLES_PNG = "samples.png"
 
 
 def run_demo(
@@ -57,28 +59,26 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
     unfinished = _unfinished(config, out)
     if unfinished:
         _print(console, f"    {unfinished}")
-    model = load(out)
-    data = open_split(config, "test")
+    run = open_run(out, None, "test")
+    model, data = load(run.weights), run.data
     assert isinstance(data, Phantoms)
     assert isinstance(model, CategoricalDiffusion)
     count = min(IMAGES, len(data))
     _print(console, f"2/3 drawing {SAMPLES} samples of each of {count} phantoms that the model has never seen")
-    result = evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count)
+    result = run.describe(evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count))
     console.print(table(result))
 
     _print(console, "3/3 writing pictures and the page")
-    folder = out / "evaluation"
-    write_results(result, folder)
+    folder = new_evaluation(out, result.settings, lambda folder: _write_results(result, data, folder))
     images = out / "images"
     images.mkdir(exist_ok=True)
     for i in range(4):
         Image.fromarray(data.raw(i)).save(images / f"{data[i].id}.png")
-    picture = write_figure(qualitative(result.kept, data.info), folder / "samples.png")
     page = _write_page(out, result, data, model.process, unfinished)
     metrics = result.metrics
     _print(
         console,
-        f"\nOpen {page} in a browser, or look at {picture}.\n"
+        f"\nOpen {page} in a browser, or look at {folder / SAMPLES_PNG}.\n"
         f"Mode frequencies are within {metrics['mode_tv']:.3f} of the truth (total variation, 0 is perfect), and a "
         f"sample overlaps its nearest true reading by {metrics['mode_iou']:.2f} IoU.\n"
         f"Next: stochseg predict {shlex.quote(str(out))} {shlex.quote(str(images / data[0].id))}.png --overview",
@@ -93,6 +93,11 @@ def _unfinished(config: TrainConfig, out: Path) -> str:
         return ""
     rest = shlex.join(["stochseg", "demo", "--out", str(out)])
     return f"The time limit ended training after {steps} of {config.steps} steps; {rest} trains the rest."
+
+
+def _write_results(result: Evaluation, data: Phantoms, folder: Path) -> None:
+    write_results(result, folder)
+    write_figure(qualitative(result.kept, data.info), folder / SAMPLES_PNG)
 
 
 def _print(console: Console, text: str) -> None:

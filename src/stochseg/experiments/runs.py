@@ -3,62 +3,99 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stochseg.data import SegmentationData, open_path
-from stochseg.errors import UserError
+from stochseg.errors import UserError, unknown_name
 from stochseg.evaluation import Evaluation, evaluations_curve, write_results
-from stochseg.files import write_csv
+from stochseg.files import write_csv, write_new_folder
 from stochseg.models import StochasticSegmenter, list_bundled
 from stochseg.models.io import find_model, is_model
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative, quality_against_evaluations, write_figure
 from stochseg.reports import RunFacts, RunPage
-from stochseg.reports.run import Curve, read_facts
+from stochseg.reports.run import Curve, read_evaluations, read_log
 from stochseg.training import TrainConfig, open_split, read_config
 from stochseg.training.config import CONFIG_FILE
 from stochseg.training.log import LOG_FILE
 
+EVALUATIONS = "evaluations"
+"""Folder of a run with one folder per evaluation."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model and the data to score it on. config: of its training, None if the model has no run folder."""
+    """A trained model and the data to score it on.
+
+    Attributes:
+        path: the run folder or saved model.
+        weights: the folder of the weights, such as path/best.
+        split: of the data.
+        source: path of the data, or the name of a data set without one.
+        data: that split.
+        config: of the training, None if the model has no run folder.
+    """
 
     path: Path
+    weights: Path
+    split: str
+    source: str
     data: SegmentationData
     config: TrainConfig | None
 
-    @property
-    def published(self) -> Mapping[str, float]:
-        """Published scores of the recipe."""
-        return self.config.published if self.config else {}
+    def describe(self, result: Evaluation) -> Evaluation:
+        """Add what was scored to the settings of an evaluation."""
+        return replace(result, settings={**result.settings, **self.record()})
+
+    def record(self) -> dict[str, str]:
+        """What is scored, for the settings of an evaluation."""
+        return {
+            "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "run": str(self.path),
+            "weights": self.weights.name,
+            "split": self.split,
+            "data_path": self.source,
+        }
 
     def facts(self) -> RunFacts:
         """Read what the run folder holds for its page."""
-        return read_facts(self.path, self.published, LOG_FILE)
+        earlier = read_evaluations(default_results_dir(self.path))
+        return RunFacts(
+            f"Report on {self.path.name or self.path}", self.record(), earlier, read_log(self.path / LOG_FILE)
+        )
 
 
-def open_run(path: Path, data: Path | None, split: str) -> Run:
+def open_run(path: Path, data: Path | None, split: str, weights: str | None = None) -> Run:
     """Open a trained model's data.
 
     Args:
         path: a run folder, a saved model, or the name of a bundled one.
         data: a packed store or a folder; None: the data of the run.
         split: "train", "val" or "test".
+        weights: "best" or "last" of a run; None: best, or last if there is no best yet.
 
     Raises:
         UserError: if there is no model or no such data, or a model without a run is given without data.
     """
-    find_model(path)
     file = path / CONFIG_FILE
     config = read_config(file) if file.is_file() else None
+    if weights is not None:
+        if weights not in ("best", "last"):
+            raise unknown_name("weights", weights, ("best", "last"))
+        if config is None:
+            raise UserError(f"--weights {weights}: expected a run folder, got {path}, a model with one set of weights")
+    found = find_model(path if weights is None else path / weights)
     if data is not None:
-        return Run(path, open_path(data, split), config)
+        return Run(path, found, split, str(data.resolve()), open_path(data, split), config)
     if config is None:
         raise UserError(f"{path} is a model without a run folder, so its data are unknown; pass --data STORE.h5|FOLDER")
-    return Run(path, open_split(config, split), config)
+    place = config.data.options.get("path", config.data.options.get("root"))
+    source = config.data.name if place is None else str(Path(place).resolve())
+    return Run(path, found, split, source, open_split(config, split), config)
 
 
 def default_results_dir(model: Path) -> Path:
@@ -96,34 +133,50 @@ def write_evaluation(
     result: Evaluation,
     run: Run,
     model: StochasticSegmenter,
-    folder: Path,
+    out: Path | None,
     *,
     options: SamplingOptions,
     limit: int | None = None,
     curve: Sequence[int] = (),
 ) -> Path:
-    """Write everything about an evaluation into a folder: scores, a picture of samples, and a page.
+    """Write everything about an evaluation into a folder: scores, a picture of samples, and a page (index.html).
 
     Args:
-        result: of `evaluate`, with kept examples.
+        result: of `Run.describe`, with kept examples.
         run: the model on disk and its data.
         model: the model that was evaluated.
-        folder: the folder to write.
+        out: the folder to write; None: a new one of the run.
         options: of sampling.
         limit: as it was given to `evaluate`.
         curve: numbers of network evaluations; if any, the quality at each of them is measured and plotted.
 
     Returns:
-        The page.
+        The folder.
     """
-    write_results(result, folder)
-    write_figure(qualitative(result.kept, run.data.info), folder / "samples.png")
     measured = None
     if curve:
         points = evaluations_curve(model, run.data, curve, options=options, limit=limit)
         sampler = options.sampler or model.default_sampling().sampler or model.name
-        write_figure(quality_against_evaluations({sampler: points}, n=options.n), folder / "curve.png")
-        write_csv(folder / "curve.csv", [{"evaluations": count, **row} for count, row in points.items()])
         measured = Curve(sampler, points, result.settings["images"])
-    facts = RunFacts(f"Evaluation of {run.path.name or run.path}", run.published)
-    return RunPage(facts, result, run.data.info, curve=measured).write(folder / "index.html")
+
+    def write(folder: Path) -> None:
+        write_results(result, folder)
+        write_figure(qualitative(result.kept, run.data.info), folder / "samples.png")
+        if measured is not None:
+            figure = quality_against_evaluations({measured.sampler: measured.points}, n=options.n)
+            write_figure(figure, folder / "curve.png")
+            write_csv(folder / "curve.csv", [{"evaluations": count, **row} for count, row in measured.points.items()])
+        facts = RunFacts(f"Evaluation of {run.path.name or run.path}")
+        RunPage(facts, result, run.data.info, curve=measured).write(folder / "index.html")
+
+    if out is not None:
+        write(out)
+        return out
+    return new_evaluation(default_results_dir(run.path), result.settings, write)
+
+
+def new_evaluation(results: Path, settings: Mapping[str, Any], write: Callable[[Path], object]) -> Path:
+    """Write a new evaluation among those of a run, in a folder that names date, split, weights and samples."""
+    date = settings["date"].replace(" ", "_").replace(":", "")
+    name = f"{date}-{settings['split']}-{settings['weights']}-n{settings['n']}"
+    return write_new_folder(results / EVALUATIONS, name, write)

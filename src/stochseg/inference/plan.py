@@ -113,9 +113,9 @@ class Plan:
     def _info(self) -> dict[str, Any]:
         """Facts about the data on which samples depend, as models without `fit` had them before there was one.
 
-        Intensities only decide which images are refused.
+        Intensities only decide which images are refused, and the orientation how training images are turned.
         """
-        unused = {"intensities", "fit"} if self.model.info.fit is None else {"intensities"}
+        unused = {"intensities", "orientation", *(["fit"] if self.model.info.fit is None else [])}
         return self.model.info.model_dump(mode="json", exclude=unused)
 
     def _hash(self, config: Any, info: Any) -> str:

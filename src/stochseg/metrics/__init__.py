@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stochseg.metrics.calibration import CalibrationBins, brier, brier_sums, calibration_bins, ece, foreground_bins
-from stochseg.metrics.confusion import confusion_matrix, iou_per_class, miou
+from stochseg.metrics.confusion import confusion_matrix, dice_per_class, iou_per_class, miou
 from stochseg.metrics.functional import diversity, diversity_from_iou, ged, ged_from_iou, hm_iou, hm_iou_from_iou
-from stochseg.metrics.iou import IoUBlocks, iou_blocks, pairwise_iou, without_void
+from stochseg.metrics.iou import IoUBlocks, class_iou_blocks, iou_blocks, pairwise_iou, without_void
 from stochseg.metrics.table import METRIC_TABLE, MetricInfo, format_metric, metric_info, sort_metrics
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ __all__ = [
     "brier",
     "brier_sums",
     "calibration_bins",
+    "class_iou_blocks",
     "confusion_matrix",
+    "dice_per_class",
     "diversity",
     "diversity_from_iou",
     "ece",

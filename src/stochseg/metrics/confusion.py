@@ -56,12 +56,34 @@ def iou_per_class(confusion: ArrayLike) -> Tensor:
     Raises:
         UserError: if the matrix is not square.
     """
+    both, pixels = _overlap(confusion)
+    return both / (pixels - both)
+
+
+def dice_per_class(confusion: ArrayLike) -> Tensor:
+    """Compute the Dice score of each class of a confusion matrix "l l"; nan for a class that occurs nowhere.
+
+    Returns:
+        "l" float64.
+
+    Raises:
+        UserError: if the matrix is not square.
+
+    Example:
+        >>> dice_per_class([[2, 1], [1, 4]])
+        tensor([0.6667, 0.8000], dtype=torch.float64)
+    """
+    both, pixels = _overlap(confusion)
+    return 2 * both / pixels
+
+
+def _overlap(confusion: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Pixels of each class in both maps, and the sum of those in each."""
     confusion = as_tensor("confusion", confusion)
     shape = tuple(confusion.shape)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise UserError(f'confusion "l l": expected a square matrix, got shape {shape}; use confusion_matrix')
-    both = confusion.diagonal().double()
-    return both / (confusion.sum(0) + confusion.sum(1) - both)
+    return confusion.diagonal().double(), confusion.sum(0) + confusion.sum(1)
 
 
 def miou(confusion: ArrayLike) -> Tensor:

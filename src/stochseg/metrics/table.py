@@ -1,7 +1,8 @@
 """The table of metrics: title, meaning, direction, format and reduction of every number that stochseg reports.
 
 Commands, reports and figures take names and formats from here. `METRIC_TABLE` maps keys to a `MetricInfo`, in the order
-of display. GED, HM-IoU and diversity are families: `ged` stands for any number of samples, `ged_16` for 16.
+of display. GED, HM-IoU and diversity are families: `ged` stands for any number of samples, `ged_16` for 16. A metric
+of one class has the name of the class behind a slash: `iou/road`.
 
 Example:
     >>> info = metric_info("ged_16")
@@ -11,6 +12,8 @@ Example:
     '0.2123'
     >>> sort_metrics({"miou": 0.8, "ged_100": 0.18, "id": "a", "ged_16": 0.21})
     ['ged_16', 'ged_100', 'miou']
+    >>> metric_info("iou/road").title
+    'IoU of the fused map: road'
 """
 
 from __future__ import annotations
@@ -56,6 +59,8 @@ class MetricInfo:
 
 FAMILIES = ("ged", "hm_iou", "diversity")
 """Metrics of a number of samples n, with keys such as ged_16."""
+FUSIONS = ("miou_mean", "miou_vote")
+"""Metrics of maps fused from n samples, with keys such as miou_mean_10."""
 
 # fmt: off
 _ROWS = (
@@ -71,6 +76,14 @@ _ROWS = (
                "Mean distance (1 − IoU) of two different samples; comparable with two raters."),
     MetricInfo("miou", "mIoU of the fused map", "mIoU", "higher", "confusion matrix",
                "Overlap of the most probable map with each rater, averaged over classes."),
+    MetricInfo("miou_mean", "mIoU, fused by mean", "mIoU, mean", "higher", "confusion matrix",
+               "As mIoU, with the map of highest mean probability of the first n samples."),
+    MetricInfo("miou_vote", "mIoU, fused by vote", "mIoU, vote", "higher", "confusion matrix",
+               "As mIoU, with the majority vote of the first n samples."),
+    MetricInfo("iou", "IoU of the fused map", "IoU", "higher", "confusion matrix",
+               "Overlap of the most probable map with each rater, of one class."),
+    MetricInfo("dice", "Dice score of the fused map", "Dice", "higher", "confusion matrix",
+               "Overlap as twice the common pixels divided by the sum of both areas, of one class."),
     MetricInfo("ece", "calibration error (ECE)", "ECE", "lower", "calibration bins",
                "Mean gap between the top probability and its frequency among raters; 0 is perfect."),
     MetricInfo("ece_foreground", f"ECE of foreground labels of {LIKELY:.0%} or more", "ECE, foreground", "lower",
@@ -137,16 +150,24 @@ def metric_info(key: str) -> MetricInfo:
     found = _parse(key)
     if found is None:
         raise unknown_name("metric", key, METRIC_TABLE)
-    info, n = METRIC_TABLE[found[0]], found[1]
-    return info if n == 0 else replace(info, key=key, title=f"{info.title}, n = {n}", short=f"{info.short}_{n}")
+    info, n, name = METRIC_TABLE[found[0]], found[1], class_of(key)
+    if n:
+        info = replace(info, title=f"{info.title}, n = {n}", short=f"{info.short}_{n}")
+    return replace(info, key=key, title=f"{info.title}: {name}" if name else info.title)
+
+
+def class_of(key: str) -> str:
+    """The class that a key names, such as road of iou/road; "" for a metric of all classes."""
+    return key.partition("/")[2]
 
 
 def _parse(key: str) -> tuple[str, int] | None:
     """The row of the table and the number of samples, 0 if the key does not name it; None if the key is unknown."""
-    if key in METRIC_TABLE:
-        return key, 0
-    family, _, count = key.rpartition("_")
-    return (family, int(count)) if family in FAMILIES and count.isdecimal() else None
+    base = key.partition("/")[0]
+    if base in METRIC_TABLE:
+        return base, 0
+    family, _, count = base.rpartition("_")
+    return (family, int(count)) if family in FAMILIES + FUSIONS and count.isdecimal() else None
 
 
 def format_metric(key: str, value: float | None, *, digits: int | None = None) -> str:
@@ -171,7 +192,7 @@ def format_metric(key: str, value: float | None, *, digits: int | None = None) -
 
 
 def sort_metrics(keys: Iterable[str]) -> list[str]:
-    """Select the keys that are metrics, in the order of the table; a family is ordered by n.
+    """Select the keys that are metrics, in the order of the table; a family is ordered by n, classes as they come.
 
     Args:
         keys: such as those of a row of results.

@@ -249,6 +249,50 @@ class StochasticSegmenter(nn.Module):
             {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed},
             where="sample",
         )
+        return self._sample(image, options, (), progress, allow_unusual_input)[options.n]
+
+    @torch.no_grad()
+    def sample_counts(
+        self, image: Any, counts: Sequence[int], options: SamplingOptions, *, allow_unusual_input: bool = False
+    ) -> dict[int, Samples]:
+        """Draw `options.n` samples per image, and return the first n of them for each n of `counts`, too.
+
+        Each has the labels and the mean of `sample(image, n)`; the network runs for the largest number only.
+
+        Args:
+            image: as in `sample`.
+            counts: numbers of samples below `options.n`.
+            options: of sampling.
+            allow_unusual_input: as in `sample`.
+
+        Raises:
+            UserError: as `sample`; and if a part of the samples would differ from as many alone, as with Latin noise.
+
+        >>> import numpy as np, stochseg
+        >>> model = stochseg.create("unet-ce", 2, 1, base=8, multipliers=[1, 2], draw="pixels")
+        >>> drawn = model.sample_counts(np.zeros((16, 16), np.uint8), [1, 5], SamplingOptions(n=10))
+        >>> {n: samples.labels.shape[1] for n, samples in drawn.items()}
+        {1: 1, 5: 5, 10: 10}
+        """
+        wrong = [count for count in counts if not 1 <= count < options.n]
+        if wrong:
+            raise UserError(f"sample_counts: expected numbers from 1 to below n = {options.n}, got {wrong[0]}")
+        if counts and not self.draws_independently(options):
+            raise UserError("sample_counts: a part of stratified or weighted samples is no sample; noise=independent")
+        return self._sample(image, options, counts, None, allow_unusual_input)
+
+    def draws_independently(self, options: SamplingOptions) -> bool:
+        """Whether the samples of an image are independent draws with these options."""
+        return self.independent and options.or_default(self.default_sampling()).noise == "independent"
+
+    def _sample(
+        self,
+        image: Any,
+        options: SamplingOptions,
+        counts: Sequence[int],
+        progress: Progress | None,
+        allow_unusual_input: bool,
+    ) -> dict[int, Samples]:
         self.check_options(options)
         options = options.or_default(self.default_sampling())
         batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
@@ -258,13 +302,15 @@ class StochasticSegmenter(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            samples = self._draw(batch.to(self.device), keys, options, progress)
+            drawn = self._draw(batch.to(self.device), keys, options, progress, counts)
         finally:
             self.train(was_training)
-        samples = samples if fit is None else undo_fit(samples, fit)
+        if fit is not None:
+            drawn = {n: undo_fit(samples, fit) for n, samples in drawn.items()}
+        samples = drawn[options.n]
         if samples.window is not None and bool((cut := samples.cut_off).any()):
-            warnings.warn(cut_notice(samples.window, cut), CutLabelsWarning, stacklevel=3)  # of the caller
-        return samples
+            warnings.warn(cut_notice(samples.window, cut), CutLabelsWarning, stacklevel=4)  # of the caller
+        return drawn
 
     def fit(self, *size: int) -> Fit | None:
         """How `sample` resizes and pads images of this height and width for the network; None: not at all."""
@@ -277,10 +323,19 @@ class StochasticSegmenter(nn.Module):
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
         return prepare_images(image, self.info, allow_unusual=allow_unusual_input)
 
-    def _draw(self, image: Tensor, keys: Keys, options: SamplingOptions, progress: Progress | None) -> Samples:
+    def _draw(
+        self,
+        image: Tensor,
+        keys: Keys,
+        options: SamplingOptions,
+        progress: Progress | None,
+        counts: Sequence[int] = (),
+    ) -> dict[int, Samples]:
         window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
         drawing, size = self.drawing(inner, keys, options), inner.shape[2:]
-        samples = draw_samples(drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress)
-        check_finite(samples)
-        return embed(samples, window, image.shape[2:])
+        samples = draw_samples(
+            drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress, counts=counts
+        )
+        check_finite(samples[options.n])
+        return {n: embed(part, window, image.shape[2:]) for n, part in samples.items()}

@@ -120,11 +120,16 @@ def draw_samples(
     chunk: int,
     device: torch.device,
     progress: Progress | None = None,
-) -> Samples:
+    counts: Sequence[int] = (),
+) -> dict[int, Samples]:
     """Draw `options.n` samples per image, label maps of spatial size `size`.
 
     Sample i of an image uses the stream (*key, i), or with Latin noise shares one with the other samples of the image.
     The options are without None (see `SamplingOptions.or_default`), `chunk` is that of `chunks`.
+
+    Returns:
+        All samples under the key `options.n`, and the first of them under each smaller number of `counts`, with the
+        mean of these alone. Only independent, equally weighted samples have such a part.
     """
     b, n = len(keys), options.n
     make_noise = NOISES[options.noise or "independent"]
@@ -132,7 +137,7 @@ def draw_samples(
     rows = Rows(number // n, number % n)
     parts = list(chunks(b * n, size, chunk))
     labels = torch.empty(b * n, *size, dtype=torch.int64, device=device)
-    mean = torch.zeros(b, info.num_classes, *size, device=device)
+    means = {count: torch.zeros(b, info.num_classes, *size, device=device) for count in (*counts, n)}
     total, evaluations = len(parts) * drawing.evaluations, 1
     for done, part in enumerate(parts):
 
@@ -144,15 +149,25 @@ def draw_samples(
         drawn = drawing.draw(Rows(rows.image[part], rows.sample[part]), noise, report)
         labels[part] = drawn.probabilities.argmax(1) if drawn.labels is None else drawn.labels
         evaluations = max(evaluations, drawn.evaluations)
-        if drawing.mean is None:
-            weighted = drawn.probabilities / n
-            if drawing.weights is not None:
-                weight = drawing.weights.flatten()[part]
-                weighted = drawn.probabilities * weight.view(-1, *[1] * (mean.ndim - 1))
+        for count, mean in means.items() if drawing.mean is None else ():
+            weighted = drawn.probabilities / count
+            if count < n:  # samples beyond the first add 0
+                weighted *= _per_row(rows.sample[part] < count, mean)
+            elif drawing.weights is not None:
+                weighted = drawn.probabilities * _per_row(drawing.weights.flatten()[part], mean)
             mean.index_add_(0, rows.image[part], weighted)
-    mean = mean if drawing.mean is None else drawing.mean
-    weights = torch.full((b, n), 1 / n, device=device) if drawing.weights is None else drawing.weights
-    return Samples(labels.view(b, n, *size), mean, weights, options.seed, evaluations, info)
+    labels, found = labels.view(b, n, *size), dict[int, Samples]()
+    for count, mean in means.items():
+        equal = torch.full((b, count), 1 / count, device=device)
+        weights = equal if drawing.weights is None or count < n else drawing.weights
+        mean = mean if drawing.mean is None else drawing.mean
+        found[count] = Samples(labels[:, :count], mean, weights, options.seed, evaluations, info)
+    return found
+
+
+def _per_row(values: Tensor, like: Tensor) -> Tensor:
+    """Values "m" that broadcast over the other axes of `like`."""
+    return values.view(-1, *[1] * (like.ndim - 1))
 
 
 def broken_rows(*outputs: Tensor) -> Tensor:

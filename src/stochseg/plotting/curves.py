@@ -122,7 +122,7 @@ def _scores(n: int) -> dict[str, str]:
 
 
 def training_curve(records: Sequence[Mapping[str, float]]) -> Figure:
-    """Plot loss and validation GED against the optimizer step.
+    """Plot loss and validation GED, or mIoU if it selects the best checkpoint, against the optimizer step.
 
     Args:
         records: of the log of a run (log.jsonl).
@@ -137,10 +137,12 @@ def training_curve(records: Sequence[Mapping[str, float]]) -> Figure:
         left.plot(step, loss, color=BLUE, alpha=0.35, marker=_marker(step))
         left.plot(step, _smooth(loss), color=BLUE)
         left.set_yscale("log")
-    step, ged = _series(records, "val/ged")
+    selected = "val/miou" if any("val/miou" in record for record in records) else "val/ged"
+    step, score = _series(records, selected)
     if len(step):
-        right.plot(step, ged, color=BLUE, marker=_marker(step))
-    for axis, title in ((left, "training loss per pixel"), (right, "validation GED (lower is better)")):
+        right.plot(step, score, color=BLUE, marker=_marker(step))
+    name = "mIoU (higher is better)" if selected == "val/miou" else "GED (lower is better)"
+    for axis, title in ((left, "training loss per pixel"), (right, f"validation {name}")):
         axis.set(xlabel="step", title=title)
         axis.grid(alpha=0.3)
     return figure

@@ -11,6 +11,7 @@ import numpy as np
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData, Subset, spread
 from stochseg.evaluation import Evaluation, evaluate, evaluations_curve
+from stochseg.evaluation.evaluator import check_counts
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports.agreement import Agreement
@@ -46,7 +47,7 @@ def report_run(
         model: the model.
         data: images with raters.
         out: the page.
-        facts: title, published and earlier scores, training log.
+        facts: title, what is scored, earlier evaluations, training log.
         options: of sampling.
         limit: maximum number of images, evenly spaced.
         curve: numbers of network evaluations of the curve; None: the default ones if the model has a choice; empty: no
@@ -62,6 +63,7 @@ def report_run(
     Raises:
         UserError: if the data do not fit the model, or an option or question is impossible.
     """
+    check_counts(options, limit)
     points = _curve_points(model, curve, options)
     report: Report = progress or (lambda *_: None)
     if questions and len(data) > 0:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.evaluation import Evaluation, ModeTable
-from stochseg.metrics.table import format_metric, metric_info, sort_metrics
+from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.models.io import read_json
 from stochseg.plotting import curves, plot, qualitative
 from stochseg.plotting.output import embed_picture, embed_plot
@@ -27,19 +27,28 @@ PICTURE_DPI = 120
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a run. earlier: metrics.json of `evaluate`; published: scores in print; log: records of training."""
+    """Facts about a run.
+
+    record: what is scored: split, data_path, weights; earlier: metrics.json of its evaluations, the newest first; log:
+    records of training.
+    """
 
     title: str
-    published: Mapping[str, float] = field(default_factory=dict)
-    earlier: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, str] = field(default_factory=dict)
+    earlier: Sequence[Mapping[str, Any]] = ()
     log: Sequence[Mapping[str, float]] = ()
 
 
-def read_facts(run: Path, published: Mapping[str, float], log_name: str) -> RunFacts:
-    """Read what a run folder holds for its page; the folder of a model without a run holds nothing."""
-    earlier = run / "evaluation" / "metrics.json"
-    log = read_log(run / log_name)
-    return RunFacts(f"Report on {run.name or run}", published, read_json(earlier) if earlier.is_file() else {}, log)
+def read_evaluations(results: Path) -> list[dict[str, Any]]:
+    """Read metrics.json of all evaluations of a run, the newest first, each with the name of its `folder`.
+
+    Older versions wrote a single one, without split or date.
+    """
+    files = [file for file in results.glob("evaluations/*/metrics.json") if not file.parent.name.startswith(".")]
+    found = [{**read_json(file), "folder": f"evaluations/{file.parent.name}"} for file in files]
+    found.sort(key=lambda each: (each.get("settings", {}).get("date", ""), each["folder"]), reverse=True)
+    single = results / "evaluation" / "metrics.json"
+    return [*found, {**read_json(single), "folder": "evaluation"}] if single.is_file() else found
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
@@ -79,20 +88,25 @@ class RunPage:
 
     def write(self, file: Path) -> Path:
         """Write the page and return the file."""
-        s = self.result.settings
+        s = {**self.facts.record, **self.result.settings}
         evaluations = plural(round(self.result.metrics["evaluations_per_sample"]), "network evaluation")
-        facts = f"{s['model']} on {plural(s['images'], 'image')} of {s['data']}, {s['n']} samples each, {evaluations}"
+        split = f" (split {s['split']}, {s['weights']} weights)" if "split" in s else ""
+        samples = plural(s["n"], "sample")
+        seeds = f", means of {len(self.result.seeds)} sampling seeds" if self.result.seeds else ""
+        facts = f"{s['model']} on {plural(s['images'], 'image')} of {s['data']}{split}, {samples} each, {evaluations}"
         return write_page(
             file,
             self.facts.title,
-            f"{facts} per sample. {self.lead}",
+            f"{facts} per sample{seeds}. {self.lead}",
             self.sections(),
             f"Written by stochseg {__version__}, torch {s['torch']}, seed {s['seed']}, on {s['device']}. {DISCLAIMER}",
         )
 
     def sections(self) -> list[Section]:
         """Build the sections in their order."""
-        found = [self._first_image(), self._scores(), self._grid()] if self.result.kept else [self._scores()]
+        found = [self._scores(), *self._class_scores()]
+        if self.result.kept:
+            found = [self._first_image(), *found, self._grid()]
         cases: list[Section] = []
         if self.agreement is not None:
             contents, *cases = case_sections(self.cases, self.result, self.agreement)
@@ -103,8 +117,10 @@ class RunPage:
             found.append(_curve_section(self.curve, self.result))
         found += cases
         if self.facts.log:
-            picture = _chart(curves.training_curve(self.facts.log), "Loss and validation GED by optimizer step.")
+            picture = _chart(curves.training_curve(self.facts.log), "Loss and validation score by optimizer step.")
             found.append(Section("Training", pictures=[picture]))
+        if self.facts.earlier:
+            found.append(_history_section(self.facts.earlier))
         return [*found, *self.extra]
 
     def _first_image(self) -> Section:
@@ -123,22 +139,45 @@ class RunPage:
         return Section("Images, raters and samples", text, pictures=[_pixels(figure, "Raters and samples.")])
 
     def _scores(self) -> Section:
-        columns: dict[str, Mapping[str, Any]] = {"value": self.result.metrics}
-        if self.facts.earlier:
-            settings = self.facts.earlier.get("settings", {})
-            n = settings.get("n", settings.get("samples", "?"))
-            columns[f"earlier: {settings.get('images', '?')} images, n = {n}"] = self.facts.earlier
-        if self.facts.published:
-            columns["published"] = self.facts.published
+        earlier, head, text = self._newest_like_this(), ["value"], "All scores are of the same samples."
+        if earlier is not None:
+            s = earlier["settings"]
+            head.append(f"{s['date']}: {s['images']} images, n = {s['n']}, {s['weights']}")
+            text += f" The others are those of the newest stochseg evaluate of the same split ({earlier['folder']})."
+        if self.result.seeds:
+            text += " ± is the standard deviation over seeds."
         rows = []
         for key in sort_metrics(self.result.metrics):
-            info = metric_info(key)
-            cells = [format_metric(key, v[key]) if isinstance(v.get(key), float) else "" for v in columns.values()]
-            rows.append([info.title, *cells, info.better, info.meaning])
-        text = "All scores are of the same samples."
-        if self.facts.earlier:
-            text += " The earlier ones were saved in the run by stochseg evaluate."
-        return Section("Scores", text, table=Table(["metric", *columns, "better", "meaning"], rows))
+            if not class_of(key):
+                cells = [self.result.text(key), *([] if earlier is None else [format_metric(key, earlier.get(key))])]
+                rows.append([metric_info(key).title, *cells, metric_info(key).better, metric_info(key).meaning])
+        return Section("Scores", text, table=Table(["metric", *head, "better", "meaning"], rows))
+
+    def _newest_like_this(self) -> Mapping[str, Any] | None:
+        """The newest evaluation of the same split of the same data."""
+        same = [self.facts.record.get(key) for key in ("split", "data_path")]
+        stated = (each for each in self.facts.earlier if "date" in each.get("settings", {}))
+        return next((e for e in stated if [e["settings"][key] for key in ("split", "data_path")] == same), None)
+
+    def _class_scores(self) -> list[Section]:
+        head, rows = self.result.class_rows()
+        text = (
+            "IoU and Dice are of the map fused from all samples. GED is of each class alone; its mean is the GED above."
+        )
+        return [Section("Scores per class", text, table=Table(head, rows))] if rows else []
+
+
+def _history_section(evaluations: Sequence[Mapping[str, Any]]) -> Section:
+    keys = ("date", "split", "weights", "data", "images", "n", "seeds", "sampler", "evaluations")
+    rows = []
+    for each in evaluations:
+        settings = each.get("settings", {})
+        n = settings.get("n", settings.get("samples"))
+        known = {"seeds": 1, **settings, "n": n}
+        scores = (format_metric("ged", each.get(f"ged_{n}")), format_metric("miou", each.get("miou")))
+        rows.append([*(str(known.get(key) or "?") for key in keys), *scores, each["folder"]])
+    text = "All evaluations that stochseg evaluate saved, the newest first. Compare only those of one split."
+    return Section("Earlier evaluations", text, table=Table([*keys, "GED", "mIoU", "folder"], rows))
 
 
 def _mode_section(modes: ModeTable) -> Section:

@@ -25,16 +25,23 @@ from stochseg.training.average import MovingAverage
 class Progress:
     """State of a run, except weights and optimizer.
 
-    validated: the last step whose validation was finished; best: the lowest validation GED; seconds: time spent in
-    training; loss_scale: state of the scaler in float16.
+    validated: the last step whose validation was finished; best: the best validation score so far, by best_metric: the
+    lowest "ged" or the highest "miou"; seconds: time spent in training; loss_scale: state of the scaler in float16.
     """
 
     step: int = 0
     validated: int = 0
     best: float | None = None
     best_step: int | None = None
+    best_metric: str = "ged"
     seconds: float = 0.0
     loss_scale: dict[str, float] = field(default_factory=dict)
+
+    def improved(self, score: float) -> bool:
+        """Whether a validation score is better than the best so far."""
+        if self.best is None:
+            return True
+        return score > self.best if self.best_metric == "miou" else score < self.best
 
 
 def save_checkpoint(
@@ -71,7 +78,8 @@ def load_checkpoint(
 ) -> Progress:
     """Load a checkpoint into model, average and optimizer, and return the progress of the run."""
     state = folder / "state"
-    values = {"loss_scale": {}, **read_json(state / "progress.json")}  # missing in older checkpoints
+    # Missing in older checkpoints.
+    values = {"loss_scale": {}, "best_metric": "ged", **read_json(state / "progress.json")}
     if set(values) != set(asdict(Progress())):
         raise UserError(
             f"{state / 'progress.json'}: expected the keys {sorted(asdict(Progress()))}, got {sorted(values)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from stochseg.config import Config
 from stochseg.errors import UserError
@@ -37,7 +37,7 @@ class DataConfig(Config):
         description="fit: keep the aspect, pad with void, and let the model do and undo the same to every image that "
         "it samples; stretch, and always after a crop: of the run's own data only",
     )
-    augment: str = Field("none", description="named augmentation of the training split")
+    augment: str = Field("none", description="named augmentation of the training split; auto: that of the data")
     workers: int = Field(0, ge=0, description="processes that load data")
 
     @field_validator("size", mode="before")
@@ -73,6 +73,9 @@ class ValidationConfig(Config):
     every: int = Field(1000, ge=1, description="optimizer steps between validations")
     images: int = Field(32, ge=1, description="images of the validation split, evenly spaced")
     num_samples: int = Field(16, ge=2, description="samples per image")
+    select: Literal["auto", "ged", "miou"] = Field(
+        "auto", description="metric of the best checkpoint; auto: mIoU for images with one label map each, else GED"
+    )
     evaluations: int | None = Field(
         None, ge=1, description="network evaluations per sample; None is the model's default"
     )
@@ -120,6 +123,9 @@ class TrainConfig(Config):
     power: float = Field(1.0, gt=0, description="of the polynomial decay; 1 is linear")
     warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from 0")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the moving average of the weights")
+    ema_warmup: float = Field(
+        9.0, gt=0, description="w: the decay of update n is at most (1 + n)/(1 + n + w); 1: the mean of all so far"
+    )
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         "float32", description="auto: bfloat16 if the device computes in it, else float32"
@@ -127,7 +133,12 @@ class TrainConfig(Config):
     validation: ValidationConfig = ValidationConfig()
     save_every: int = Field(500, ge=1, description="steps between writes of the last checkpoint")
     log_every: int = Field(20, ge=1, description="steps between records in the log")
-    published: dict[str, float] = Field({}, description="published scores of this configuration, shown for comparison")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_published(cls, values: Any) -> Any:
+        """Older recipes had published scores of their paper, which do not belong to other data and protocols."""
+        return {k: v for k, v in values.items() if k != "published"} if isinstance(values, Mapping) else values
 
     def is_over(self, step: int, seconds: float) -> bool:
         """Whether a run ends after `step` steps and `seconds` of training."""

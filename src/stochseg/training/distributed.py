@@ -26,11 +26,15 @@ class Processes:
 
     def total(self, value: float) -> float:
         """Sum a value over all processes."""
+        return self.total_tensor(torch.tensor([value], dtype=torch.float64)).item()
+
+    def total_tensor(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all processes."""
         if self.world == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
-        return tensor.item()
+            return values
+        summed = values.to(self.device)
+        dist.all_reduce(summed)
+        return summed.cpu()
 
     def wait(self) -> None:
         """Wait until all processes arrive here."""

@@ -17,10 +17,19 @@ from rich.console import Console
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from stochseg.data import Cropped, Fitted, Resized, SegmentationData, open_dataset, spread
+from stochseg.data import (
+    Cropped,
+    Fitted,
+    Resized,
+    SegmentationData,
+    default_augmentation,
+    has_single_annotations,
+    open_dataset,
+    spread,
+)
 from stochseg.errors import UserError
 from stochseg.files import recover_folder
-from stochseg.metrics import ged, without_void
+from stochseg.metrics import confusion_matrix, ged, miou, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import with_intensities
 from stochseg.models.io import CONFIG, load, read_json, save, values_before
@@ -46,7 +55,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "muon": Muon,
 }
 # Keys that a resumed run may change: they do not affect what was learned so far.
-FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
+FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every"}
 
 
 class TrainingDiverged(UserError):
@@ -63,10 +72,10 @@ def train(
 ) -> Path:
     """Train a model.
 
-    The run folder gets the checkpoints best/ (lowest validation GED) and last/, train.yaml, log.jsonl, TensorBoard logs
-    and pictures of samples. The result depends on the config alone: a run that was interrupted and resumed ends with
-    the weights of an uninterrupted one, bit for bit on the same machine and number of threads. Ctrl-C and SIGTERM
-    finish the current step and write a checkpoint.
+    The run folder gets the checkpoints best/ (lowest validation GED, or highest mIoU: `validation.select`) and last/,
+    train.yaml, log.jsonl, TensorBoard logs and pictures of samples. The result depends on the config alone: a run that
+    was interrupted and resumed ends with the weights of an uninterrupted one, bit for bit on the same machine and
+    number of threads. Ctrl-C and SIGTERM finish the current step and write a checkpoint.
 
     Args:
         config: the run; see `recipe` and `TrainConfig`.
@@ -105,6 +114,7 @@ def train(
     try:
         if resume:
             recover_folder(out / "last")
+        config = _with_augmentation(config, out, resume)
         _check_run(config, out, resume)
         resumed, is_new = resume and (out / "last").exists(), not (out / CONFIG_FILE).exists()
         run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
@@ -148,6 +158,18 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
 def _training_view(data: SegmentationData, config: TrainConfig) -> SegmentationData:
     """The examples as the network sees them."""
     return data if config.data.fit is None else Fitted(data, config.data.fit)
+
+
+def _with_augmentation(config: TrainConfig, out: Path, resume: bool) -> TrainConfig:
+    """The config with a named augmentation instead of "auto": that of the run to resume, else that of the data."""
+    if config.data.augment != "auto":
+        return config
+    file = out / CONFIG_FILE
+    if resume and file.exists():
+        name = read_config(file).data.augment
+    else:
+        name = default_augmentation(open_split(config, "train").info)
+    return config.model_copy(update={"data": config.data.model_copy(update={"augment": name})})
 
 
 def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
@@ -212,10 +234,13 @@ class _Run:
                 self._start_from(load(config.start_from))
         self.model.to(processes.device)
         self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
-        self.average = MovingAverage(self.model, config.ema)
+        self.average = MovingAverage(self.model, config.ema, config.ema_warmup)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
-        self.progress = Progress()
+        select = config.validation.select
+        if select == "auto":
+            select = "miou" if has_single_annotations(self.val_data) else "ged"
+        self.progress = Progress(best_metric=select)
         self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(evaluations=config.validation.evaluations))
 
@@ -249,7 +274,10 @@ class _Run:
         if self.progress.loss_scale:
             self.amp.scaler.load_state_dict(self.progress.loss_scale)
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
-        if any(getattr(before, key) != getattr(now, key) for key in ("images", "num_samples", "evaluations")):
+        changed = any(getattr(before, key) != getattr(now, key) for key in ("images", "num_samples", "evaluations"))
+        if now.select not in ("auto", self.progress.best_metric):  # auto: the metric that the run has
+            self.progress.best_metric, changed = now.select, True
+        if changed:
             self.progress.best = None  # scores of different validations are not comparable
             self.processes.wait()  # others may still be reading the checkpoint
             self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
@@ -350,9 +378,10 @@ class _Run:
             self.progress.validated = step
 
     def _validate(self, log: Log) -> None:
-        """Compute the GED of the averaged weights on the validation images, and save the best model."""
+        """Score the averaged weights on the validation images, and save the best model by GED or mIoU."""
         config, model = self.config.validation, self.average.model
         score, rows = 0.0, list[tuple[Example, Samples]]()
+        confusion = torch.zeros(model.num_classes, model.num_classes, dtype=torch.float64)
         for i in self.val_images[self.processes.rank :: self.processes.world]:
             ignore = self.val_data.info.ignore
             example = self.val_data[i].rated(ignore)
@@ -361,15 +390,20 @@ class _Run:
             batch = Batch.collate([example], ignore)
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
+            fused = samples.fused("mean")[0].expand_as(example.raters)
+            confusion += confusion_matrix(fused, example.raters, model.num_classes, model.info.ignore)
             if len(rows) < 4:
                 rows.append((example, samples))
-        score = self.processes.total(score) / len(self.val_images)
-        step = self.progress.step
-        log.scalars(self.progress, {"val/ged": score})
-        self._report(f"step {step}: validation GED_{config.num_samples} {score:.4f}")
+        score, step = self.processes.total(score) / len(self.val_images), self.progress.step
+        text, found = f"step {step}: validation GED_{config.num_samples} {score:.4f}", {"val/ged": score}
+        if self.progress.best_metric == "miou":
+            found["val/miou"] = miou(self.processes.total_tensor(confusion)).item()
+            text, score = f"{text}, mIoU {found['val/miou']:.4f}", found["val/miou"]
+        log.scalars(self.progress, found)
+        self._report(text)
         if self.processes.is_main:
             log.picture(step, qualitative(rows, model.info))
-        if self.progress.best is None or score < self.progress.best:
+        if self.progress.improved(score):
             if self.processes.is_main:
                 save(model, self.out / "best")
             # After saving: a run that is stopped while it saves must save again when it is resumed.

@@ -167,6 +167,10 @@ threshold: {threshold}
 # {images_found}
 image_channels: {image_channels}
 
+# Augmentation of training: upright (photographs: mirrored, colors jittered), free (also turned by 90°, 180°, 270°),
+# or null: free for gray images, mirrored only for color.
+orientation: null
+
 # The network sees (intensity - mean) / std, with one number per channel.
 normalization:
   mean: {mean}

@@ -36,6 +36,7 @@ INFO = DatasetInfo(
     palette=tuple(color for _, color in _CLASSES),
     ignore=11,
     normalization=IMAGENET,
+    orientation="upright",
 )
 
 

@@ -120,6 +120,7 @@ def _plan(source: Path, kind: str, size: tuple[int, int] | None) -> Plan:
         palette=PALETTE,
         ignore=VOID,
         normalization=IMAGENET,
+        orientation="upright",
     )
     reduced = (
         "" if size is None else f"; reduced to {size[0]}×{size[1]}: images bilinear with antialiasing, labels nearest"

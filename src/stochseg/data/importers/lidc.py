@@ -24,7 +24,12 @@ from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
 INFO = DatasetInfo(
-    name="lidc", num_classes=2, image_channels=1, class_names=("background", "nodule"), palette=("#000000", "#e8853c")
+    name="lidc",
+    num_classes=2,
+    image_channels=1,
+    class_names=("background", "nodule"),
+    palette=("#000000", "#e8853c"),
+    orientation="free",
 )
 
 MAPS = 4

@@ -8,7 +8,8 @@ from importlib.resources import files
 
 import torch
 
-from stochseg.experiments.paper.runner import FUSED, SAMPLES
+from stochseg.evaluation.data_scores import FUSED_COUNTS
+from stochseg.experiments.paper.runner import SAMPLES
 from stochseg.experiments.paper.trainings import DATA, TRAININGS
 from stochseg.experiments.profiling import flop_counter
 from stochseg.models.diffusion import DiffusionConfig
@@ -70,7 +71,7 @@ def cost(data: str, row: str) -> Cost:
     evaluations = 1
     if isinstance(config, DiffusionConfig):
         evaluations = config.evaluations or config.num_timesteps
-    samples = 1 if not iterative else SAMPLES if DATA[data].classes == 2 else sum(FUSED)
+    samples = 1 if not iterative else SAMPLES if DATA[data].classes == 2 else max(FUSED_COUNTS)
     return Cost(
         values["steps"],
         values["batch_size"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from rich.console import Console
 from stochseg.data import SegmentationData
 from stochseg.devices import pick_device
 from stochseg.errors import UserError, unknown_name
-from stochseg.evaluation import evaluate, fusion_miou
+from stochseg.evaluation import evaluate
+from stochseg.evaluation.data_scores import FUSED_COUNTS
 from stochseg.experiments.paper.published import PaperTable
 from stochseg.experiments.paper.synthetic import write_synthetic
 from stochseg.experiments.paper.trainings import DATA, TRAININGS
@@ -28,8 +30,8 @@ from stochseg.training import TrainConfig, open_split, train
 
 SCORES = "scores.json"
 SYNTHETIC = "synthetic"
-SAMPLES, FUSED = 100, (1, 5, 10)
-"""Samples per image on LIDC; samples that are fused on Cityscapes."""
+SAMPLES = 100
+"""Samples per image on LIDC."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class RunSettings:
         seeds: Number of trainings per row.
         scale: Fraction of the optimizer steps and batch size, at least 2 of each, and of the scored images and network
             evaluations; 1 is the experiment of the paper.
+        minutes: Instead of a scale: time of each training, and of its scoring, which takes the images that fit.
         encoder_weights: File of pretrained encoder weights, for rows that start with some.
         device: As in `train`.
     """
@@ -50,8 +53,16 @@ class RunSettings:
     data: Path | str | None = None
     seeds: int = 3
     scale: float = 1.0
+    minutes: float | None = None
     encoder_weights: str | None = None
     device: str = "auto"
+
+    @property
+    def budget(self) -> str:
+        """What makes the scores not comparable with the paper's; "" for its full experiments."""
+        if self.minutes is not None:
+            return f"limited to {self.minutes:g} minutes"
+        return "" if self.scale == 1 else f"scaled down to {self.scale:g} of the paper's"
 
     def scaled(self, number: int, least: int = 1) -> int:
         """Scale a number down, but not below `least`."""
@@ -78,9 +89,11 @@ def run_rows(table: PaperTable, rows: Sequence[str], settings: RunSettings, cons
     """
     if not 0 < settings.scale <= 1:
         raise UserError(f"scale: expected a number above 0 and at most 1, got {settings.scale:g}")
+    if settings.minutes is not None and (settings.scale != 1 or settings.minutes <= 0):
+        raise UserError(f"minutes: expected a number above 0 and no scale, got {settings.minutes:g}; pass one of both")
     if settings.data == SYNTHETIC:
-        if settings.scale == 1:
-            raise UserError("synthetic data are for scaled-down experiments; pass --scale 0.001, or real --data")
+        if not settings.budget:
+            raise UserError("synthetic data are for small experiments; pass --scale 0.001 or --minutes, or real --data")
         file = write_synthetic(DATA[table.data], settings.out / f"{table.data}.h5")
         settings = replace(settings, data=file)
     for row in rows:
@@ -105,7 +118,7 @@ def training_config(data: str, row: str, seed: int, settings: RunSettings) -> Tr
         values["data"]["options"]["path"] = str(settings.data)
     model, options = values["model"]["name"], values["model"]["options"]
     if "encoder_weights" in options or model.startswith("smp:"):
-        if settings.encoder_weights is None and settings.scale == 1:
+        if settings.encoder_weights is None and not settings.budget:
             raise UserError(
                 f"{data}, row {row}: expected pretrained weights of its encoder, got none; pass --encoder-weights FILE "
                 "(docs: reproducing the paper)"
@@ -113,8 +126,12 @@ def training_config(data: str, row: str, seed: int, settings: RunSettings) -> Tr
         frozen = "encoder" in options
         options["encoder_weights"] = settings.encoder_weights or (RANDOM if frozen else None)
     values["seed"] = seed
+    validation = values["validation"]
+    if settings.minutes is not None:
+        values["minutes"] = settings.minutes
+        validation |= {"every": values["steps"], "images": 2, "num_samples": 2, "calibration_images": 0}
+        validation |= {"evaluations": 2} if "evaluations" in validation else {}
     if settings.scale < 1:
-        validation = values["validation"]
         for key in ("steps", "batch_size"):
             values[key] = settings.scaled(values[key], least=2)
         validation["num_samples"] = 2
@@ -143,42 +160,50 @@ def _run(data: str, row: str, seed: int, config: TrainConfig, settings: RunSetti
     file = folder / SCORES
     name = f"{data} {row}, seed {seed}"
     if file.is_file():
-        earlier = json.loads(file.read_text())["scale"]
-        if earlier != settings.scale:
+        record = json.loads(file.read_text())
+        earlier = replace(settings, scale=record["scale"], minutes=record.get("minutes"))
+        if earlier.budget != settings.budget:
             raise UserError(
-                f"{folder} was made with the scale {earlier:g}, not {settings.scale:g}; delete it or choose another "
-                "--out"
+                f"{folder} was made {earlier.budget or 'in full'}, not {settings.budget or 'in full'}; delete it or "
+                "choose another --out"
             )
         console.print(f"{name}: done before", highlight=False, markup=False)
         return file
-    console.print(f"{name}: training for {config.steps:,} steps", highlight=False, markup=False)
+    length = f"{config.steps:,} steps" if config.minutes is None else f"{config.minutes:g} minutes"
+    console.print(f"{name}: training for {length}", highlight=False, markup=False)
     train(config, folder / "run", resume=True, device=settings.device, console=console)
     console.print(f"{name}: scoring", highlight=False, markup=False)
     scores = _score(data, folder / "run", config, settings)
-    record = {"data": data, "row": row, "seed": seed, "scale": settings.scale, "scores": scores, **provenance()}
+    budget = {"scale": settings.scale, "minutes": settings.minutes}
+    record = {"data": data, "row": row, "seed": seed, **budget, "scores": scores, **provenance()}
     write_text(file, json.dumps(record, indent=2) + "\n")
     return file
 
 
 def _score(name: str, run: Path, config: TrainConfig, settings: RunSettings) -> dict[str, float]:
-    """The scores of a finished training by the paper's protocol."""
-    data = open_split(config, DATA[name].split)
-    limit = None if settings.scale == 1 else settings.scaled(len(data))
-    device = pick_device(settings.device)
-
-    def options(model: StochasticSegmenter) -> SamplingOptions:
-        most = model.default_sampling().evaluations
-        evaluations = None if most is None or settings.scale == 1 else settings.scaled(most)
-        return SamplingOptions(n=SAMPLES, evaluations=evaluations, noise="independent", seed=config.seed)
-
+    """The scores of a finished training by the paper's protocol: `evaluate`, as the command of that name."""
+    data, device = open_split(config, DATA[name].split), pick_device(settings.device)
     if DATA[name].classes == 2:
-        model = load(run / "best", device=device)
-        return evaluate(model, data, options=options(model), limit=limit, keep=0).metrics
-    scores: dict[str, float] = {}
+        return _evaluate(load(run / "best", device=device), data, SAMPLES, config.seed, settings)
     iterative = "evaluations" in find_class(config.model.name).sampling_choices
+    n = max(FUSED_COUNTS) if iterative else 1
+    scores: dict[str, float] = {}
     for prefix, weights in (("", "last"), ("best_", "best")):
-        model = load(run / weights, device=device)
-        counts = FUSED if iterative else (1,)
-        found = fusion_miou(model, data, counts=counts, options=options(model), limit=limit)
-        scores |= {f"{prefix}miou_{rule}_{n}": value for (n, rule), value in found.items()}
+        found = _evaluate(load(run / weights, device=device), data, n, config.seed, settings)
+        scores |= {f"{prefix}{key}": value for key, value in found.items() if key.startswith("miou_")}
     return scores
+
+
+def _evaluate(
+    model: StochasticSegmenter, data: SegmentationData, n: int, seed: int, settings: RunSettings
+) -> dict[str, float]:
+    most, limit = model.default_sampling().evaluations, None
+    evaluations = None if most is None or settings.scale == 1 else settings.scaled(most)
+    options = SamplingOptions(n=n, evaluations=evaluations, noise="independent", seed=seed)
+    if settings.scale < 1:
+        limit = settings.scaled(len(data))
+    if settings.minutes is not None:  # as many images as fit, by the time of the first
+        start = time.perf_counter()
+        evaluate(model, data, options=options, limit=1, keep=0)
+        limit = max(1, int(60 * settings.minutes / (time.perf_counter() - start)))
+    return evaluate(model, data, options=options, limit=limit, keep=0).metrics

@@ -30,6 +30,7 @@ def write_synthetic(form: PaperData, file: Path) -> Path:
         num_classes=form.classes,
         image_channels=form.channels,
         ignore=None if lidc else VOID,
+        orientation="free" if lidc else "upright",
     )
     names = [(f"{split}-{i}", split) for split, count in COUNTS.items() for i in range(count)]
     items = [Item(name, name, split, partial(_read, form, name, split, i)) for i, (name, split) in enumerate(names)]

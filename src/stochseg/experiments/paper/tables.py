@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from stochseg.experiments.paper.published import Cell, PaperTable
-from stochseg.experiments.paper.runner import SCORES
+from stochseg.experiments.paper.runner import SCORES, RunSettings
 
 PERCENT = "miou"
 """Scores with this in their key are printed in percent."""
@@ -20,10 +20,10 @@ PERCENT = "miou"
 
 @dataclass(frozen=True)
 class Measured:
-    """Our scores of a cell: one per seed, and the scales of their experiments."""
+    """Our scores of a cell: one per seed, and the budgets of their experiments, where they are not the paper's."""
 
     values: tuple[float, ...]
-    scales: frozenset[float]
+    budgets: frozenset[str]
 
 
 def measure(table: PaperTable, training: str, cell: Cell, out: Path) -> Measured:
@@ -32,10 +32,8 @@ def measure(table: PaperTable, training: str, cell: Cell, out: Path) -> Measured
     records = [json.loads(file.read_text()) for file in files]
     found = [record for record in records if cell.score in record["scores"]]
     factor = 100 if PERCENT in cell.score else 1
-    return Measured(
-        tuple(factor * record["scores"][cell.score] for record in found),
-        frozenset(record["scale"] for record in found),
-    )
+    budgets = (RunSettings(out, scale=record["scale"], minutes=record.get("minutes")).budget for record in found)
+    return Measured(tuple(factor * record["scores"][cell.score] for record in found), frozenset(filter(None, budgets)))
 
 
 def format_table(table: PaperTable, out: Path, style: str) -> str:
@@ -47,23 +45,20 @@ def format_table(table: PaperTable, out: Path, style: str) -> str:
         style: A key of `FORMATS`.
 
     Returns:
-        The text. Scores of scaled-down experiments are marked: they do not compare with the printed ones.
+        The text. Scores of smaller experiments are marked: they do not compare with the printed ones.
     """
     header = ["row", "parameters", "", *table.columns.values()]
     lines: list[list[str]] = []
-    scales: set[float] = set()
+    budgets: set[str] = set()
     for row in table.rows:
         ours = {column: measure(table, row.training, cell, out) for column, cell in row.cells.items()}
-        scales |= {scale for measured in ours.values() for scale in measured.scales}
+        budgets |= {budget for measured in ours.values() for budget in measured.budgets}
         printed = {column: cell.printed for column, cell in row.cells.items()}
         own = {column: format_values(measured.values, table.digits) for column, measured in ours.items()}
         for source, cells in (("printed", printed), ("ours", own)):
             if source == "printed" or any(own.values()):
                 lines.append([row.title, row.parameters, source, *(cells.get(column, "") for column in table.columns)])
-    note = ""
-    if scales - {1.0}:
-        found = ", ".join(f"{scale:g}" for scale in sorted(scales - {1.0}))
-        note = f"NOT COMPARABLE: our scores are of experiments scaled down to {found} of the paper's."
+    note = f"NOT COMPARABLE: our scores are of experiments {', '.join(sorted(budgets))}." if budgets else ""
     return FORMATS[style](table.title, header, lines, note)
 
 

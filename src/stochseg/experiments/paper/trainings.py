@@ -90,7 +90,7 @@ def _lidc(model: Mapping[str, Any], data: PaperData, training: Mapping[str, Any]
         "model": model,
         **training,
         "steps": LIDC_IMAGES // batch_size,
-        "validation": {"every": 5000 * 64 // batch_size, "images": 100, "num_samples": 16},
+        "validation": {"every": 5000 * 64 // batch_size, "images": 100, "num_samples": 16, "select": "ged"},
         "save_every": 1000,
     }
 
@@ -103,7 +103,7 @@ def _cityscapes(
         "model": model,
         **training,
         "steps": epochs * CITYSCAPES_IMAGES // training["batch_size"],
-        "validation": {"every": 2000, "images": 100, "num_samples": samples},
+        "validation": {"every": 2000, "images": 100, "num_samples": samples, "select": "miou"},
         "save_every": 1000,
     }
 
@@ -121,7 +121,7 @@ def _unet(name: str, size: str, dino: bool) -> dict[str, Any]:
 
 
 def _lidc_trainings(data: PaperData) -> dict[str, dict[str, Any]]:
-    own = {**_ADAM, "batch_size": data.batch_size, "ema": 0.99995}
+    own = {**_ADAM, "batch_size": data.batch_size, "ema": 0.99995, "ema_warmup": 1}
     found = {f"ccdm-{size}": _lidc(_unet("ccdm", size, False), data, own) for size in ("9m", "41m")}
     for row, (name, options) in _LIDC_RIVALS.items():
         settings = {**_ADAM, "batch_size": 64, **find_class(name).training_defaults}
@@ -133,7 +133,7 @@ def _lidc_trainings(data: PaperData) -> dict[str, dict[str, Any]]:
 
 
 def _cityscapes_trainings(data: PaperData) -> dict[str, dict[str, Any]]:
-    own = {**_ADAM, "batch_size": data.batch_size, "ema": 0.999}
+    own = {**_ADAM, "batch_size": data.batch_size, "ema": 0.999, "ema_warmup": 1}
     sizes = ("5.4m", "7.5m", "22m", "30m") if data.size == (128, 256) else ("30m",)
     rows = {f"ccdm-{size}": _unet("ccdm", size, False) for size in sizes}
     rows |= {"ccdm-30m-dino": _unet("ccdm", "30m", True)}
