@@ -391,7 +391,7 @@ class _Run:
             maps = without_void(samples.labels, batch.raters, batch.mask)
             score += ged(*maps, model.num_classes, weights=samples.weights).item()
             fused = samples.fused("mean")[0].expand_as(example.raters)
-            confusion += confusion_matrix(fused, example.raters, model.num_classes, model.info.ignore)
+            confusion += confusion_matrix(fused, example.raters, model.num_classes, ignore)
             if len(rows) < 4:
                 rows.append((example, samples))
         score, step = self.processes.total(score) / len(self.val_images), self.progress.step
