@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from stochseg.errors import UserError
 from stochseg.inference.engines import with_engine
 from stochseg.models import StochasticSegmenter
+from stochseg.models.io import values_before
 from stochseg.models.sampling import SamplingOptions
 
 DEFAULT_TILE = 512
@@ -101,7 +102,10 @@ class Plan:
         if sha256 == self.fingerprint:
             return True
         try:
-            if not isinstance(config, Mapping) or self.model.config_type.parse(config) != self.model.config:
+            if not isinstance(config, Mapping):
+                return False
+            complete = {**values_before(self.model.name, config), **config}
+            if self.model.config_type.parse(complete) != self.model.config:
                 return False
         except UserError:
             return False

@@ -33,7 +33,7 @@ from stochseg.core import Noise, SeededNoise, draw_normal
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
-from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
+from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo, Losses
@@ -70,7 +70,6 @@ class LowRankNormal:
         with torch.no_grad():
             root, failed = torch.linalg.cholesky_ex(self._capacitance())
             sound = (failed == 0) & root.isfinite().all((-2, -1))
-            sound |= ~self.factor.isfinite().flatten(1).all(1)  # NaN from the network must not look like a covariance
         if bool(sound.all()):
             return self
         return replace(self, factor=torch.where(sound[:, None, None, None, None], self.factor, 0.0))
@@ -117,18 +116,21 @@ class SSN(StochasticSegmenter):
         self.factor = nn.Conv2d(config.base, config.rank * info.num_classes, 1)
 
     def distribution(self, image: Tensor) -> LowRankNormal:
-        """Distribution of the logits of each image "b c h w"; in float32 for any precision of the network."""
+        """Distribution of the logits of each image "b c h w"; in float32 for any precision of the network.
+
+        It is as the network gives it: `guarded` makes it one to draw from.
+        """
         padded = pad_to_multiple(image, self.config.stride)
         features = F.silu(crop(self.unet(padded), image.shape[2:]).float())
         with torch.autocast(image.device.type, enabled=False):
             diagonal = self.log_diagonal(features).exp() + self.config.epsilon
             factor = self.factor(features).unflatten(1, (self.config.rank, self.num_classes))
-            return LowRankNormal(self.mean(features), diagonal, factor).guarded()
+            return LowRankNormal(self.mean(features), diagonal, factor)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         target = one_rater(raters, mask, rater_count, SeededNoise(keys))
         noise = SeededNoise([(*key, 0) for key in keys], image.device)
-        normal = self.distribution(image)
+        normal = self.distribution(image).guarded()
         with torch.autocast(image.device.type, enabled=False):
             deviation = normal.draw(noise, self.config.draws // 2)
             logits = normal.mean[:, None] + torch.cat([deviation, -deviation], 1)
@@ -137,9 +139,11 @@ class SSN(StochasticSegmenter):
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         normal = self.distribution(image)
+        broken = broken_rows(normal.factor)  # in training, a step without a covariance is no harm
+        normal = normal.guarded()
 
         def predict(rows: Rows, noise: Noise) -> Tensor:
             local = normal[rows.image]
-            return (local.mean + local.draw(noise, 1)[:, 0]).softmax(1)
+            return mark_broken((local.mean + local.draw(noise, 1)[:, 0]).softmax(1), broken[rows.image])
 
         return one_pass(predict)
