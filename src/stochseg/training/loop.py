@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from stochseg.data import Cropped, Resized, SegmentationData, open_dataset, spread
 from stochseg.errors import UserError
-from stochseg.files import recover_folder
+from stochseg.files import sync
+from stochseg.locks import Lock, locked
 from stochseg.metrics import ged, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import load, save
@@ -25,14 +27,23 @@ from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
 from stochseg.training.average import MovingAverage
-from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stochseg.training.checkpoint import BEST, LAST, Progress, save_checkpoint
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.interrupts import delayed_interrupts
-from stochseg.training.log import Log
+from stochseg.training.log import LOG_FILE, Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
+from stochseg.training.run_folder import (
+    check_run,
+    check_writable,
+    disk_errors,
+    load_newest,
+    problem_of_best,
+    replace_damaged,
+    set_aside,
+)
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
 from stochseg.types import Batch, Example, Samples
 
@@ -42,8 +53,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, momentum=0.9),
     "muon": Muon,
 }
-# Keys that a resumed run may change: they do not affect what was learned so far.
-FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every", "published"}
 
 
 class TrainingDiverged(UserError):
@@ -68,7 +77,8 @@ def train(
     Args:
         config: the run; see `recipe` and `TrainConfig`.
         out: the run folder. It is created.
-        resume: continue from the last checkpoint in `out`, if there is one.
+        resume: continue from the last checkpoint in `out`. An empty `out` starts a new run; a run that has lost its
+            checkpoints is an error.
         device: "auto", "cpu", "cuda", "cuda:1", "mps". Under `torchrun`, all processes share the batches of one run.
         console: receives progress and validation scores; standard error by default.
 
@@ -77,7 +87,8 @@ def train(
 
     Raises:
         UserError: if `out` already contains a run and `resume` is False, if the resumed run was trained with another
-            config, or if data, model or device cannot be used.
+            config or has no usable checkpoint, if another process trains it, if data, model or device cannot be used,
+            or if the disk is full.
         TrainingDiverged: if the loss or the gradient is not finite.
 
     >>> import tempfile, stochseg
@@ -99,22 +110,23 @@ def train(
     processes = join(device)
     if not processes.is_main:
         console = Console(quiet=True, force_terminal=False)
-    try:
-        if resume:
-            recover_folder(out / "last")
-        _check_run(config, out, resume)
-        resumed = resume and (out / "last").exists()
-        run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
+    with ExitStack() as held:
+        held.callback(leave)
+        held.enter_context(disk_errors(out))
+        lock = processes.in_main(lambda: held.enter_context(locked(out)))
+        processes.in_main(lambda: check_run(config, out, resume))
+        resumed = resume and (out / LAST).exists()
+        run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
             run.restore()
-        processes.wait()
+        processes.in_main(lambda: check_writable(out))
         if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
             write_config(config, out / CONFIG_FILE)
+        if not resumed:
+            run.save()  # a run without a checkpoint has lost it, and a disk without room is found at once
         run.fit()
         run.calibrate_sampling()
         processes.wait()  # the main process may still be writing; leaving early would end the group
-    finally:
-        leave()
     return out
 
 
@@ -132,34 +144,20 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
     return data if config.data.size is None else Resized(data, config.data.size)
 
 
-def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
-    file = out / CONFIG_FILE
-    if file.exists() and not resume:
-        raise UserError(f"{out} already contains a run; pass --resume to continue it or choose another --out")
-    # A run that failed before its first checkpoint, perhaps for lack of memory, may start again with another config.
-    if resume and file.exists() and any((out / name).exists() for name in ("best", "last")):
-        old, new = _fixed_values(read_config(file)), _fixed_values(config)
-        changed = sorted(key for key in new if new[key] != old[key])
-        if changed:
-            raise UserError(
-                f"{out} was trained with another {', '.join(changed)}; a resumed run may change only "
-                f"{', '.join(sorted(FREE_KEYS))}. Choose another --out for a new run"
-            )
-
-
-def _fixed_values(config: TrainConfig) -> dict[str, Any]:
-    """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
-    values = config.model_dump(mode="json", exclude={*FREE_KEYS})
-    del values["data"]["workers"]
-    values["model"]["options"] = config.model.resolved_options()
-    return values
-
-
 class _Run:
     """Data, model, moving average, optimizer and progress of a run."""
 
-    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, resumed: bool):
-        self.config, self.out, self.processes, self.console = config, out, processes, console
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        processes: Processes,
+        console: Console,
+        lock: Lock | None,
+        *,
+        resumed: bool,
+    ):
+        self.config, self.out, self.processes, self.console, self.lock = config, out, processes, console, lock
         train_data = open_split(config, "train")
         self.val_data = open_split(config, "val")
         self.val_images = self._validation_images()
@@ -183,6 +181,7 @@ class _Run:
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
         self.progress = Progress()
+        self.saved = 0
         self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(evaluations=config.validation.evaluations))
 
@@ -211,17 +210,40 @@ class _Run:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def restore(self) -> None:
-        """Load the last checkpoint."""
-        self.progress = load_checkpoint(self.out / "last", self.model, self.average, self.optimizer)
+        """Load the newest sound checkpoint."""
+        self.progress, damaged = load_newest(self.out, self.model, self.average, self.optimizer)
+        self.saved = self.progress.step
+        self.processes.wait()  # others may still be reading
+        if damaged:
+            self.processes.in_main(lambda: self._warn(replace_damaged(self.out, damaged)))
+        self._check_best()
         if self.progress.loss_scale:
             self.amp.scaler.load_state_dict(self.progress.loss_scale)
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
         if any(getattr(before, key) != getattr(now, key) for key in ("images", "num_samples", "evaluations")):
             self.progress.best = None  # scores of different validations are not comparable
-            self.processes.wait()  # others may still be reading the checkpoint
-            self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
+            self.save()  # train.yaml is about to be replaced, so the next resume could not see the difference
         state = "training is complete" if self._over() else "resuming"
         self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
+
+    def _check_best(self) -> None:
+        """Let the next validation choose the best model again if it is missing or damaged."""
+        problem = problem_of_best(self.out)
+        exists = (self.out / BEST).exists()
+        self.processes.wait()
+        if not problem or (not exists and self.progress.best is None):
+            return
+        if self.processes.is_main:
+            kept = f"; it is kept as {set_aside(self.out / BEST)}" if exists else ""
+            self._warn(f"warning: {problem}{kept}. The next validation writes a new one")
+        self.progress.best = None
+        self.progress.validated = min(self.progress.validated, self.progress.step - 1)
+
+    def _warn(self, text: str) -> None:
+        if self.console.quiet:
+            warnings.warn(text, stacklevel=2)
+        else:
+            self._report(text)
 
     # ------------------------------------------------------------------ the loop
 
@@ -257,12 +279,12 @@ class _Run:
                     show(loss)
                     self._validate_if_due(log)
                     if step % config.save_every == 0 or over:
-                        self._save()
+                        self.save()
                     if over:
                         break
             except KeyboardInterrupt:
                 if self.progress.step > start:
-                    self._save()
+                    self.save()
                 raise
 
     def _mean(self, value: float) -> float:
@@ -299,11 +321,10 @@ class _Run:
         return value, norm
 
     def _diverged(self, what: str, value: float) -> None:
-        last = self.out / "last"
-        kept = f"the last good checkpoint is {last}" if last.exists() else "no checkpoint had been written yet"
         raise TrainingDiverged(
-            f"the {what} became {value} at step {self.progress.step + 1} (finite expected); {kept}. "
-            f"Try a lower lr (now {self.config.lr:g}), clip=1.0, warmup=500 or precision=float32, and check the images"
+            f"the {what} became {value} at step {self.progress.step + 1} (finite expected); the last good checkpoint "
+            f"is {self.out / LAST}, at step {self.saved}. Try a lower lr (now {self.config.lr:g}), clip=1.0, "
+            "warmup=500 or precision=float32, and check the images"
         )
 
     # ------------------------------------------------------------------ validation and checkpoints
@@ -334,21 +355,27 @@ class _Run:
             log.picture(step, qualitative(rows, model.info))
         if self.progress.best is None or score < self.progress.best:
             if self.processes.is_main:
-                save(model, self.out / "best")
+                save(model, self.out / BEST)
             # After saving: a run that is stopped while it saves must save again when it is resumed.
             self.progress.best, self.progress.best_step = score, step
 
     def calibrate_sampling(self) -> None:
         """Let the best model measure on validation images what its sampling needs, and save it with the result."""
         if self.processes.is_main and self.config.validation.calibration_images:
-            model = load(self.out / "best", device=self.processes.device)
+            model = load(self.out / BEST, device=self.processes.device)
             before = model.config
             chosen = spread(len(self.val_data), self.config.validation.calibration_images)
             model.calibrate_sampling([self.val_data[i].image[None] for i in chosen])
             if model.config != before:
-                save(model, self.out / "best")
+                save(model, self.out / BEST)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the last checkpoint."""
         self.progress.loss_scale = self.amp.scaler.state_dict()
-        if self.processes.is_main:
-            save_checkpoint(self.out / "last", self.model, self.average, self.optimizer, self.progress)
+        if self.lock is not None:  # the main process
+            self.lock.check()
+            if (self.out / LOG_FILE).exists():
+                sync(self.out / LOG_FILE)  # a log must not be behind its checkpoint after a loss of power
+            keep = self.config.keep_checkpoints
+            save_checkpoint(self.out, self.model, self.average, self.optimizer, self.progress, keep=keep)
+        self.saved = self.progress.step
