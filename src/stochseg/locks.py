@@ -155,7 +155,7 @@ def _create(source: Path, file: Path) -> bool:
 def _read(file: Path) -> str:
     try:
         return file.read_text(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 

@@ -48,7 +48,7 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     seconds: float = 0.0
-    loss_scale: dict[str, float] = field(default_factory=dict)
+    loss_scale: dict[str, int | float] = field(default_factory=dict)
     moments: int | None = None
 
 
