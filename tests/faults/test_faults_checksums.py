@@ -18,7 +18,6 @@ from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.types import DatasetInfo
 
-
 FILES = (
     MANIFEST,
     "config.json",
