@@ -172,7 +172,8 @@ def sync_tree(folder: Path) -> None:
 
 def scratch_path(path: Path, kind: str = "part") -> Path:
     """A new name next to `path` that carries this process."""
-    return path.with_name(f".{path.name}.{current_owner().tag}-{secrets.token_hex(2)}.{kind}")
+    name = os.fsdecode(os.fsencode(path.name)[:200])  # names have at most 255 bytes
+    return path.with_name(f".{name}.{current_owner().tag}-{secrets.token_hex(2)}.{kind}")
 
 
 def sweep(folder: Path) -> None:

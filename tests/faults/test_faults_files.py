@@ -96,6 +96,12 @@ def test_a_failed_move_leaves_all_versions(tmp_path, monkeypatch, call):
     assert versions(tmp_path / "x") == {"x": "c", "x-1": "b", "x-2": "a"}
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127])
+def test_the_longest_names(tmp_path, name):
+    write_text(tmp_path / name, "text")
+    assert names(tmp_path) == [name]
+
+
 def test_two_writers_of_one_file(tmp_path):
     with replaced_file(tmp_path / "a") as one, replaced_file(tmp_path / "a") as two:
         one.write_text("one")

@@ -195,6 +195,14 @@ def test_a_new_run_refuses_folders_that_it_would_have_to_replace(tiny_run, tmp_p
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["best", "cat.png"]
 
 
+@pytest.mark.parametrize("lost", [("train.yaml",), ("train.yaml", "last", "last-1", "log.jsonl")])
+def test_a_new_run_does_not_replace_what_is_left_of_another(out, tiny_run, lost):
+    for name in lost:
+        shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
+    with pytest.raises(UserError, match="already contains a run"):
+        train(tiny_run(*CHANGES), out, device="cpu")
+
+
 def rewrite(file: Path, change) -> None:
     """Change the tensors of a file in a checkpoint whose checksums are right."""
     save_file(change(load_file(file)), file)

@@ -119,6 +119,7 @@ def train(
         run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
             run.restore()
+        processes.wait()  # others may still be reading
         processes.in_main(lambda: check_writable(out))
         if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
             write_config(config, out / CONFIG_FILE)

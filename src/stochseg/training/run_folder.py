@@ -32,11 +32,10 @@ def check_run(config: TrainConfig, out: Path, resume: bool) -> None:
     recover_checkpoints(out)
     file, found = out / CONFIG_FILE, list_checkpoints(out)
     if not resume:
-        if file.exists():
-            raise UserError(f"{out} already contains a run; pass --resume to continue it or choose another --out")
         check_writable(out)
-        return
-    if not found:
+        if file.exists() or found or (out / BEST).exists() or last_step(out):
+            raise UserError(f"{out} already contains a run; pass --resume to continue it or choose another --out")
+    elif not found:
         _check_nothing_is_lost(out)
     elif not file.exists():
         raise UserError(f"{file} is missing: {out} is not a complete run; restore it or choose another --out")
