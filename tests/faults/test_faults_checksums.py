@@ -51,9 +51,9 @@ def parts():
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("run")
-    save_checkpoint(out, *parts(), Progress(step=1), keep=1)
-    return out / "last"
+    folder = tmp_path_factory.mktemp("run") / "last"
+    save_checkpoint(folder, *parts(), Progress(step=1))
+    return folder
 
 
 def flip(file: Path, bit: int) -> None:

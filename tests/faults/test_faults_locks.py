@@ -121,6 +121,22 @@ def test_one_of_many_takes_a_stale_lock_over(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_lock_that_another_process_took_over_first_is_given_back(tmp_path, monkeypatch):
+    """Both saw the stale lock; the other one replaced it before this one moved it away."""
+    write_lock(tmp_path, dead_owner())
+    rename = os.rename
+
+    def late(source, target):
+        write_lock(tmp_path, HERE)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    with pytest.raises(UserError, match="in use"), locked(tmp_path):
+        pass
+    assert Owner.parse(json.loads((tmp_path / LOCK).read_text())["owner"]) == HERE
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
 def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(1, "Operation not permitted")))
     test_one_writer_at_a_time(tmp_path)

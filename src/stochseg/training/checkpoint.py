@@ -53,19 +53,19 @@ class Progress:
 
 
 def save_checkpoint(
-    out: Path,
+    folder: Path,
     model: StochasticSegmenter,
     average: MovingAverage,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     *,
-    keep: int,
+    keep: int = 1,
 ) -> None:
     """Write the averaged weights as the model, and the trained weights and the optimizer's moments as its state.
 
     Image encoders, which are never trained, are in the model only. The former checkpoints are kept as `last-1`, ….
     """
-    with replaced_folder(out / LAST, ours=is_checkpoint, kind="a checkpoint", keep=keep) as scratch:
+    with replaced_folder(folder, ours=is_checkpoint, kind="a checkpoint", keep=keep) as scratch:
         write_model(average.model, scratch)
         state = scratch / "state"
         state.mkdir()

@@ -378,5 +378,5 @@ class _Run:
             if (self.out / LOG_FILE).exists():
                 sync(self.out / LOG_FILE)  # a log must not be behind its checkpoint after a loss of power
             keep = self.config.keep_checkpoints
-            save_checkpoint(self.out, self.model, self.average, self.optimizer, self.progress, keep=keep)
+            save_checkpoint(self.out / LAST, self.model, self.average, self.optimizer, self.progress, keep=keep)
         self.saved = self.progress.step
