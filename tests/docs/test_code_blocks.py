@@ -161,6 +161,8 @@ def check_other(words: list[str], where: str) -> None:
             known = re.findall(r"^(\w+) = \[$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
             extras = [name for group in re.findall(r"\[(.*?)\]", " ".join(rest)) for name in group.split(",")]
             assert set(extras) <= set(known), where
+        case ["python", "-m", module, *_]:
+            assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), f"{where}: no {module}"
         case ["python", script, *_]:
             assert (ROOT / script).is_file(), f"{where}: no {script}"
         case ["source" | "cd" | "git", *_]:

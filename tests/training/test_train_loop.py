@@ -70,9 +70,9 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(tiny_run, tmp_path,
         assert all(torch.isfinite(v).all() for v in load_file(out / "last" / file).values())
 
 
-def test_divergence_before_any_checkpoint_says_so(tiny_run, tmp_path, monkeypatch):
+def test_divergence_at_the_first_step_names_the_checkpoint_at_step_0(tiny_run, tmp_path, monkeypatch):
     break_loss(monkeypatch, 1, nan_loss)
-    with pytest.raises(TrainingDiverged, match=r"step 1 .*no checkpoint had been written yet"):
+    with pytest.raises(TrainingDiverged, match=r"step 1 .*checkpoint is .*last, at step 0"):
         train(tiny_run(), tmp_path / "run", device="cpu")
 
 

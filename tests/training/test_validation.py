@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import stochseg.training.loop as loop
 from stochseg.errors import UserError
+from stochseg.files import write_manifest
 from stochseg.metrics import confusion_matrix, miou
 from stochseg.models import load
 from stochseg.training import train
@@ -78,6 +79,7 @@ def test_scores_of_another_validation_are_not_compared(tiny_run, tmp_path):
     train(tiny_run("steps=1", *changes), tmp_path / "run", device="cpu")
     file = tmp_path / "run/last/state/progress.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
+    write_manifest(tmp_path / "run/last")
     for step, samples, best in ((2, 2, 1), (3, 3, 3)):
         train(tiny_run(f"steps={step}", *changes, f"validation.num_samples={samples}"), tmp_path / "run", resume=True)
         assert json.loads(file.read_text())["best_step"] == best
@@ -88,6 +90,7 @@ def test_a_new_validation_is_remembered_by_a_resume_without_steps(tiny_run, tmp_
     train(tiny_run("steps=1", *changes), tmp_path / "run", device="cpu")
     file = tmp_path / "run/last/state/progress.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "best": -1.0}))
+    write_manifest(tmp_path / "run/last")
     for steps in (1, 2):
         more = tiny_run(f"steps={steps}", *changes, "validation.num_samples=3")
         train(more, tmp_path / "run", resume=True, device="cpu")

@@ -27,6 +27,8 @@ from stochseg.data.protocol import register_dataset
 from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
+from stochseg.files import move
+from stochseg.locks import locked
 from stochseg.types import DatasetInfo, Example, central
 
 FORMAT, VERSION = "stochseg-data", 1
@@ -53,7 +55,7 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
 
     Raises:
         UserError: An example cannot be read or breaks the rules of the format, two examples share an ID, a group is in
-            two splits, or `out` exists or cannot be written.
+            two splits, `out` exists or cannot be written, or another process is writing it.
 
     Example:
         >>> import tempfile
@@ -70,7 +72,13 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         ('P000-0', (1, 16, 16), ('ana', 'ben'))
     """
     h5py = _h5py()
-    _check_plan(plan, out)
+    with locked(out.parent, f".{out.name}.lock"):
+        _check_plan(plan, out)
+        _write(h5py, plan, out, progress)
+    return out
+
+
+def _write(h5py: Any, plan: Plan, out: Path, progress: Callable[[int, int], None]) -> None:
     scratch = out.with_name(f".{out.name}.import")
     mark = scratch / f"plan-{plan.fingerprint()[:16]}"
     if scratch.exists() and not mark.exists():
@@ -89,7 +97,7 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         part = scratch / "store.part"
         with h5py.File(part, "w", libver="latest") as handle:
             _merge(handle, plan, shards)
-        os.replace(part, out)
+        move(part, out)
     except Exception as error:  # unlike an interruption, after which the import resumes
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, OSError):
@@ -97,7 +105,6 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
             raise UserError(f"cannot write {out}: {reason}; free some space or choose another place") from error
         raise
     shutil.rmtree(scratch, ignore_errors=True)
-    return out
 
 
 def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
@@ -113,7 +120,7 @@ def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
     part = file.with_suffix(".part")
     with _h5py().File(part, "w", libver="latest") as handle:
         _write_shard(handle, plan, records)
-    part.replace(file)
+    move(part, file)
     return file
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
 from stochseg.inference.writers import Prediction
+from stochseg.locks import locked
 from stochseg.models import StochasticSegmenter
 
 T = TypeVar("T")
@@ -73,8 +73,8 @@ def predict(
         One outcome per input, and one per notice about a folder.
 
     Raises:
-        UserError: The options do not fit the model, several inputs would be written to the same folder, or `out` cannot
-            be written.
+        UserError: The options do not fit the model, several inputs would be written to the same folder, `out` cannot
+            be written, or another process is writing there.
 
     >>> import tempfile, numpy as np, stochseg
     >>> from PIL import Image
@@ -87,22 +87,23 @@ def predict(
     """
     plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
-    if found.sources:
-        _make_writable(out)
     reporter = _Reporter(len(found.problems) + len(found.sources), report, progress)
     for notice in found.notices:
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
         reporter.add(Outcome(where, "failed", problem=problem))
-    jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
-    for batch in batches(jobs, plan.options.n):
-        _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
-        for job in batch:
-            folder, failure = out / job.source.name, problem
-            if problem and len(batch) > 1:  # the fault may be that of another input
-                _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
-            failure = failure or _attempt(partial(_write, job, plan, folder))[1]
-            reporter.add(_outcome(job.source, failure, folder, job.notices))
+    if not found.sources:
+        return reporter.outcomes
+    with locked(out):
+        jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
+        for batch in batches(jobs, plan.options.n):
+            _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
+            for job in batch:
+                folder, failure = out / job.source.name, problem
+                if problem and len(batch) > 1:  # the fault may be that of another input
+                    _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
+                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
+                reporter.add(_outcome(job.source, failure, folder, job.notices))
     return reporter.outcomes
 
 
@@ -123,18 +124,6 @@ class _Reporter:
         """Report that `inputs` of the current batch are done."""
         if self.progress is not None:
             self.progress(sum(outcome.status != "note" for outcome in self.outcomes) + inputs, self.total)
-
-
-def _make_writable(out: Path) -> None:
-    """Create the folder if necessary; raise a `UserError` if it cannot be written, before anything is sampled."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=out):
-            return
-    except OSError as error:
-        in_the_way = next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None)
-        why = error.strerror if in_the_way is None else f"{in_the_way} is a file, expected a folder"
-        raise UserError(f"cannot write to {out}: {why}; choose another --out") from None
 
 
 def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stochseg.errors import UserError
-from stochseg.files import recover_folder, replaced_folder
+from stochseg.files import replaced_folder
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.writers import WRITERS, Prediction
 from stochseg.models.io import read_json
@@ -50,7 +50,6 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
     Raises:
         UserError: The folder contains a result of another input, another model or other options.
     """
-    recover_folder(folder)
     if not is_result(folder):
         return False
     record = read_json(folder / RESULT)

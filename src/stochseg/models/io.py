@@ -1,9 +1,12 @@
-"""Models on disk: a folder with `model.safetensors` and `config.json`. No pickle, no code."""
+"""Models on disk: a folder with `model.safetensors`, `config.json` and their checksums. No pickle, no code."""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Collection
+import os
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stochseg.errors import UserError
-from stochseg.files import is_junk, recover_folder, replaced_folder
+from stochseg.files import MANIFEST, find_folder, former, is_junk, replaced_folder, verify_manifest, write_manifest
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.registry import build, find_class, is_registered
 from stochseg.networks import rename_old_tensors
@@ -23,6 +26,8 @@ FORMAT = "stochseg-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+PROGRESS = "state/progress.json"
+"""Progress of a run, in its checkpoints."""
 SHIPPED = Path(__file__).parent / "shipped"
 """Bundled models, one folder each."""
 
@@ -47,16 +52,31 @@ def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) ->
     path = Path(path)
     with replaced_folder(path, ours=is_checkpoint, kind="a saved model") as folder:
         write_model(model, folder, half=half)
+        write_manifest(folder)
     return path
 
 
 def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False) -> None:
     """Write the files of a model into an existing folder."""
-    weights = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    weights = model.state_dict()
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
-    save_file(weights, folder / WEIGHTS)
+    write_tensors(weights, folder / WEIGHTS)
     write_description(model, folder)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write tensors to a safetensors file.
+
+    Raises:
+        OSError: if the disk is full or the like, as for any other file.
+    """
+    try:
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, file)
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(file)) from None
 
 
 def write_description(model: StochasticSegmenter, folder: Path) -> None:
@@ -73,7 +93,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder holds a model or a checkpoint of a run, and nothing else worth keeping."""
-    if {file.name for file in folder.iterdir() if not is_junk(file.name)} - {WEIGHTS, CONFIG, "state"}:
+    if {file.name for file in folder.iterdir() if not is_junk(file.name)} - {WEIGHTS, CONFIG, MANIFEST, "state"}:
         return False
     try:
         return read_json(folder / CONFIG).get("format") == FORMAT
@@ -98,7 +118,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     >>> stochseg.load("lidc").name
     'ccdm-fast'
     """
-    folder = find_model(Path(path))
+    while True:
+        folder = find_model(Path(path))
+        place = folder.stat()
+        try:
+            return _read_model(folder).to(device).eval()
+        except (UserError, FileNotFoundError) as error:
+            # Unless a training has replaced the files while they were read.
+            if folder.exists() and os.path.samestat(place, folder.stat()):
+                raise UserError(f"{error}{_instead(folder)}") from None
+
+
+def _read_model(folder: Path) -> StochasticSegmenter:
+    verify_manifest(folder, only=(CONFIG, WEIGHTS))
     file = folder / CONFIG
     description = read_json(file)
     kind, version = description.get("format"), description.get("version")
@@ -111,7 +143,12 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     before = values_before(name, config)
     model = build(name, info, {**before, **config} if before else config, where=f" (in {file})")
     load_weights(model, folder / WEIGHTS)
-    return model.to(device).eval()
+    return model
+
+
+def _instead(folder: Path) -> str:
+    last = folder.with_name("last")
+    return f". The last checkpoint of the run is {last}" if folder.name == "best" and last.is_dir() else ""
 
 
 def values_before(name: object, config: object) -> dict[str, Any]:
@@ -136,18 +173,20 @@ def is_model(path: Path) -> bool:
 
 
 def find_model(path: Path) -> Path:
-    """The folder that holds the weights: `path` itself, or a run's `best` or `last`."""
-    candidates = [path, path / "best", path / "last"]
-    for folder in candidates:
-        recover_folder(folder)
-    for folder in candidates:
+    """The folder that holds the weights: `path` itself, or a run's `best`, or its `last` if there is no `best`.
+
+    Raises:
+        UserError: if there is none, or only a part of one.
+    """
+    # last-1 alone is left if a process was killed between the moves of two checkpoints.
+    for folder in (*map(find_folder, (path, path / "best", path / "last")), former(path / "last", 1)):
         missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
         if not missing:
-            return folder
-        if folder.parent == path and folder.name == "best" and folder.exists():  # `last` is another model
+            return _trained(folder)
+        if len(missing) == 1 or (folder != path and folder.exists()):
             raise UserError(
-                f"{folder} is incomplete, {' and '.join(missing)} missing; copy it again, or remove it to use the last "
-                f"checkpoint in {path / 'last'}"
+                f"no model at {folder}: {' and '.join(missing)} missing, the folder is incomplete; restore it from a "
+                f"copy{_instead(folder)}"
             )
     if str(path) in list_bundled() and not is_model(path):  # such as a folder of data
         return SHIPPED / path
@@ -157,6 +196,14 @@ def find_model(path: Path) -> Path:
             f"a bundled model ({', '.join(list_bundled()) or 'none in this install'})"
         )
     raise UserError(f"no model at {path}: expected {WEIGHTS} and {CONFIG} there, or in its best/ or last/")
+
+
+def _trained(folder: Path) -> Path:
+    """Return the folder, unless it is the checkpoint that a run writes before its first step."""
+    progress = folder / PROGRESS
+    if progress.is_file() and read_json(progress).get("step") == 0:
+        raise UserError(f"no model at {folder}: the run has not been trained yet; resume it with --resume")
+    return folder
 
 
 def load_weights(model: StochasticSegmenter, file: Path, without: Collection[str] = ()) -> None:

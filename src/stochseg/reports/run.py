@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from stochseg._version import __version__
-from stochseg.errors import UserError
 from stochseg.evaluation import Evaluation, ModeTable
 from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.models.io import read_json
@@ -52,11 +52,14 @@ def read_evaluations(results: Path) -> list[dict[str, Any]]:
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
-    """Read the records of a training log; none if there is no log."""
-    try:
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON lines ({error}); fix or remove it") from None
+    """Read the records of a training log; none if there is no log. Other lines, such as a half one, are skipped."""
+    records = []
+    for line in file.read_text(errors="replace").splitlines() if file.is_file() else []:
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and "step" in record:
+                records.append(record)
+    return records
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,9 @@ class TrainConfig(Config):
     )
     validation: ValidationConfig = ValidationConfig()
     save_every: int = Field(500, ge=1, description="steps between writes of the last checkpoint")
+    keep_checkpoints: int = Field(
+        2, ge=1, description="last checkpoints to keep; if the newest is damaged, a run resumes from the one before"
+    )
     log_every: int = Field(20, ge=1, description="steps between records in the log")
 
     @model_validator(mode="before")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from stochseg.devices import pick_device
+from stochseg.errors import UserError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,23 @@ class Processes:
         dist.all_reduce(summed)
         return summed.cpu()
 
+    def in_main(self, act: Callable[[], T]) -> T | None:
+        """Run a function in the main process while the others wait; its UserError is raised in all of them."""
+        problem, value = "", None
+        if self.is_main:
+            try:
+                value = act()
+            except UserError as error:
+                if self.world == 1:
+                    raise
+                problem = str(error)
+        if self.world > 1:
+            shared = [problem]
+            dist.broadcast_object_list(shared, device=self.device)
+            if shared[0]:
+                raise UserError(shared[0])
+        return value
+
     def wait(self) -> None:
         """Wait until all processes arrive here."""
         if self.world > 1:
@@ -44,6 +68,8 @@ class Processes:
 
 def join(device: str = "auto") -> Processes:
     """Join the process group that `torchrun` describes in the environment, if any."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent watch", daemon=True).start()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Processes(0, 1, pick_device(device))
@@ -55,6 +81,13 @@ def join(device: str = "auto") -> Processes:
     if not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), world, chosen)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process at once when its parent dies: a killed torchrun would leave it training alone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def leave() -> None:

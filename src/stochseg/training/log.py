@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -55,17 +56,33 @@ class Log:
             self.board.add_figure("val/samples", figure, step, close=False)
 
 
+def last_step(out: Path) -> int:
+    """The last optimizer step in the log of a run; 0 if there is none."""
+    return max((step for _, step, _ in _read(out / LOG_FILE)), default=0)
+
+
 def _remove_after(progress: Progress, log: Path) -> None:
-    """Remove the records of steps and validations after the checkpoint: they are about to be repeated."""
+    """Remove the records of steps and validations after the checkpoint: they are about to be repeated.
+
+    Lines of other kinds stay, except a last one that a crash cut off.
+    """
+    if log.exists():
+        kept = [
+            line.rstrip("\n") + "\n"
+            for line, step, is_validation in _read(log)
+            if step <= (progress.validated if is_validation else progress.step) and (step or line.endswith("\n"))
+        ]
+        write_text(log, "".join(kept))
+
+
+def _read(log: Path) -> Iterator[tuple[str, int, bool]]:
+    """Lines of a log with their steps, 0 for a line that is not a record, and whether they are validations."""
     if not log.exists():
         return
-    kept = []
-    for line in log.read_text().splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            if record["step"] > (progress.validated if "val/ged" in record else progress.step):
-                break
-        except json.JSONDecodeError:  # a crash cut off this line
-            break
-        kept.append(line)
-    write_text(log, "".join(kept))
+    with log.open(encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+                yield line, int(record["step"]), "val/ged" in record
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                yield line, 0, False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
+import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from stochseg.data import (
-    Cropped,
-    Fitted,
-    Resized,
-    SegmentationData,
-    default_augmentation,
     has_single_annotations,
-    open_dataset,
     spread,
 )
 from stochseg.errors import UserError
-from stochseg.files import recover_folder
-from stochseg.metrics import confusion_matrix, ged, miou, without_void
+from stochseg.files import sync
+from stochseg.locks import Lock, locked
+from stochseg.metrics import miou
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import with_intensities
 from stochseg.models.io import CONFIG, load, read_json, save, values_before
@@ -37,7 +31,7 @@ from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
 from stochseg.training.average import MovingAverage
-from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stochseg.training.checkpoint import BEST, LAST, Progress, save_checkpoint
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
@@ -45,8 +39,19 @@ from stochseg.training.interrupts import delayed_interrupts
 from stochseg.training.log import LOG_FILE, Log
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
+from stochseg.training.run_folder import (
+    check_run,
+    check_writable,
+    disk_errors,
+    load_newest,
+    problem_of_best,
+    remove_traces,
+    replace_damaged,
+    set_aside,
+)
+from stochseg.training.splits import open_split, training_view, with_augmentation
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
-from stochseg.types import Batch, Example, Samples
+from stochseg.training.validation import score_images
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -54,8 +59,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, momentum=0.9),
     "muon": Muon,
 }
-# Keys that a resumed run may change: they do not affect what was learned so far.
-FREE_KEYS = {"steps", "minutes", "validation", "save_every", "log_every"}
 
 
 class TrainingDiverged(UserError):
@@ -80,7 +83,8 @@ def train(
     Args:
         config: the run; see `recipe` and `TrainConfig`.
         out: the run folder. It is created.
-        resume: continue from the last checkpoint in `out`, if there is one.
+        resume: continue from the last checkpoint in `out`. An empty `out` starts a new run; a run that has lost its
+            checkpoints is an error.
         device: "auto", "cpu", "cuda", "cuda:1", "mps". Under `torchrun`, all processes share the batches of one run.
         console: receives progress and validation scores; standard error by default.
 
@@ -89,7 +93,8 @@ def train(
 
     Raises:
         UserError: if `out` already contains a run and `resume` is False, if the resumed run was trained with another
-            config, or if data, model or device cannot be used.
+            config or has no usable checkpoint, if another process trains it, if data, model or device cannot be used,
+            or if the disk is full.
         TrainingDiverged: if the loss or the gradient is not finite.
 
     >>> import tempfile, stochseg
@@ -111,107 +116,50 @@ def train(
     processes = join(device)
     if not processes.is_main:
         console = Console(quiet=True, force_terminal=False)
-    try:
-        if resume:
-            recover_folder(out / "last")
-        config = _with_augmentation(config, out, resume)
-        _check_run(config, out, resume)
-        resumed, is_new = resume and (out / "last").exists(), not (out / CONFIG_FILE).exists()
-        run = _Run(config, out, processes, console or Console(stderr=True), resumed=resumed)
+    with ExitStack() as held:
+        held.callback(leave)
+        held.enter_context(disk_errors(out))
+        lock = processes.in_main(lambda: held.enter_context(locked(out)))
+        config = with_augmentation(config, out, resume)
+        processes.in_main(lambda: check_run(config, out, resume))
+        resumed = resume and (out / LAST).exists()
+        run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
             run.restore()
-        processes.wait()
+        processes.wait()  # others may still be reading
+        processes.in_main(lambda: check_writable(out))
         try:
             if processes.is_main:  # after data and model were opened: a run that cannot start leaves nothing behind
                 write_config(config, out / CONFIG_FILE)
+            if not resumed:
+                run.save()  # a run without a checkpoint has lost it, and a disk without room is found at once
             run.fit()
         except BaseException:
-            if processes.is_main and is_new and run.progress.step == 0:
-                _remove_traces(out)  # a corrected command starts at once
+            if processes.is_main and not resumed and run.progress.step == 0:
+                remove_traces(out)  # a corrected command starts at once
             raise
         run.calibrate_sampling()
         processes.wait()  # the main process may still be writing; leaving early would end the group
-    finally:
-        leave()
     return out
-
-
-def open_split(config: TrainConfig, split: str) -> SegmentationData:
-    """Open a split of a run's data, at its own size where the model fits images into another.
-
-    Args:
-        config: the run.
-        split: "train", "val" or "test"; "test" has the options of "val".
-
-    Returns:
-        The split, cropped and resized as the run sees it.
-    """
-    further = config.data.train if split == "train" else config.data.val
-    data = open_dataset(config.data.name, split, **{**config.data.options, **further})
-    if config.data.crop is not None:
-        data = Cropped(data, config.data.crop)
-    if config.data.size is None or config.data.fit is not None:
-        return data
-    return Resized(data, config.data.size)
-
-
-def _training_view(data: SegmentationData, config: TrainConfig) -> SegmentationData:
-    """The examples as the network sees them."""
-    return data if config.data.fit is None else Fitted(data, config.data.fit)
-
-
-def _with_augmentation(config: TrainConfig, out: Path, resume: bool) -> TrainConfig:
-    """The config with a named augmentation instead of "auto": that of the run to resume, else that of the data."""
-    if config.data.augment != "auto":
-        return config
-    file = out / CONFIG_FILE
-    if resume and file.exists():
-        name = read_config(file).data.augment
-    else:
-        name = default_augmentation(open_split(config, "train").info)
-    return config.model_copy(update={"data": config.data.model_copy(update={"augment": name})})
-
-
-def _check_run(config: TrainConfig, out: Path, resume: bool) -> None:
-    file = out / CONFIG_FILE
-    if file.exists() and not resume:
-        raise UserError(f"{out} already contains a run; pass --resume to continue it or choose another --out")
-    # A run that failed before its first checkpoint, perhaps for lack of memory, may start again with another config.
-    if resume and file.exists() and any((out / name).exists() for name in ("best", "last")):
-        old, new = _fixed_values(read_config(file)), _fixed_values(config)
-        changed = sorted(key for key in new if new[key] != old[key])
-        if changed:
-            raise UserError(
-                f"{out} was trained with another {', '.join(changed)}; a resumed run may change only "
-                f"{', '.join(sorted(FREE_KEYS))}. Choose another --out for a new run"
-            )
-
-
-def _remove_traces(out: Path) -> None:
-    """Remove what a run wrote that could not take its first step, such as for lack of memory."""
-    for name in (CONFIG_FILE, LOG_FILE):
-        (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / "tensorboard", ignore_errors=True)
-    with suppress(OSError):  # the folder was there before, with other files
-        out.rmdir()
-
-
-def _fixed_values(config: TrainConfig) -> dict[str, Any]:
-    """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
-    values = config.model_dump(mode="json", exclude={*FREE_KEYS})
-    del values["data"]["workers"]
-    values["model"]["options"] = config.model.resolved_options()
-    return values
 
 
 class _Run:
     """Data, model, moving average, optimizer and progress of a run."""
 
-    def __init__(self, config: TrainConfig, out: Path, processes: Processes, console: Console, *, resumed: bool):
-        self.config, self.out, self.processes, self.console = config, out, processes, console
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        processes: Processes,
+        console: Console,
+        lock: Lock | None,
+        *,
+        resumed: bool,
+    ):
+        self.config, self.out, self.processes, self.console, self.lock = config, out, processes, console, lock
         stored = open_split(config, "train")
-        train_data = _training_view(stored, config)
-        self.val_data = _training_view(open_split(config, "val"), config)
+        train_data = training_view(stored, config)
+        self.val_data = training_view(open_split(config, "val"), config)
         self.val_images = self._validation_images()
         self.stream = TrainingStream(
             train_data,
@@ -241,6 +189,7 @@ class _Run:
         if select == "auto":
             select = "miou" if has_single_annotations(self.val_data) else "ged"
         self.progress = Progress(best_metric=select)
+        self.saved = 0
         self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(evaluations=config.validation.evaluations))
 
@@ -269,8 +218,13 @@ class _Run:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def restore(self) -> None:
-        """Load the last checkpoint."""
-        self.progress = load_checkpoint(self.out / "last", self.model, self.average, self.optimizer)
+        """Load the newest sound checkpoint."""
+        self.progress, damaged = load_newest(self.out, self.model, self.average, self.optimizer)
+        self.saved = self.progress.step
+        self.processes.wait()  # others may still be reading
+        if damaged:
+            self.processes.in_main(lambda: self._warn(replace_damaged(self.out, damaged)))
+        self._check_best()
         if self.progress.loss_scale:
             self.amp.scaler.load_state_dict(self.progress.loss_scale)
         before, now = read_config(self.out / CONFIG_FILE).validation, self.config.validation
@@ -279,11 +233,29 @@ class _Run:
             self.progress.best_metric, changed = now.select, True
         if changed:
             self.progress.best = None  # scores of different validations are not comparable
-            self.processes.wait()  # others may still be reading the checkpoint
-            self._save()  # train.yaml is about to be replaced, so the next resume could not see the difference
+            self.save()  # train.yaml is about to be replaced, so the next resume could not see the difference
         complete = "training is complete" if self.progress.step >= self.config.steps else "the training time is over"
         state = complete if self._over() else "resuming"
         self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
+
+    def _check_best(self) -> None:
+        """Let the next validation choose the best model again if it is missing or damaged."""
+        problem = problem_of_best(self.out)
+        exists = (self.out / BEST).exists()
+        self.processes.wait()
+        if not problem or (not exists and self.progress.best is None):
+            return
+        if self.processes.is_main:
+            kept = f"; it is kept as {set_aside(self.out / BEST)}" if exists else ""
+            self._warn(f"warning: {problem}{kept}. The next validation writes a new one")
+        self.progress.best = None
+        self.progress.validated = min(self.progress.validated, self.progress.step - 1)
+
+    def _warn(self, text: str) -> None:
+        if self.console.quiet:
+            warnings.warn(text, stacklevel=2)
+        else:
+            self._report(text)
 
     # ------------------------------------------------------------------ the loop
 
@@ -319,12 +291,12 @@ class _Run:
                     show(loss)
                     self._validate_if_due(log)
                     if step % config.save_every == 0 or over:
-                        self._save()
+                        self.save()
                     if over:
                         break
             except KeyboardInterrupt:
                 if self.progress.step > start:
-                    self._save()
+                    self.save()
                 self._report(f"\na resumed run continues from step {self.progress.step} of {config.steps}")
                 raise
 
@@ -362,11 +334,10 @@ class _Run:
         return value, norm
 
     def _diverged(self, what: str, value: float) -> None:
-        last = self.out / "last"
-        kept = f"the last good checkpoint is {last}" if last.exists() else "no checkpoint had been written yet"
         raise TrainingDiverged(
-            f"the {what} became {value} at step {self.progress.step + 1} (finite expected); {kept}. "
-            f"Try a lower lr (now {self.config.lr:g}), clip=1.0, warmup=500 or precision=float32, and check the images"
+            f"the {what} became {value} at step {self.progress.step + 1} (finite expected); the last good checkpoint "
+            f"is {self.out / LAST}, at step {self.saved}. Try a lower lr (now {self.config.lr:g}), clip=1.0, "
+            "warmup=500 or precision=float32, and check the images"
         )
 
     # ------------------------------------------------------------------ validation and checkpoints
@@ -380,20 +351,8 @@ class _Run:
     def _validate(self, log: Log) -> None:
         """Score the averaged weights on the validation images, and save the best model by GED or mIoU."""
         config, model = self.config.validation, self.average.model
-        score, rows = 0.0, list[tuple[Example, Samples]]()
-        confusion = torch.zeros(model.num_classes, model.num_classes, dtype=torch.float64)
-        for i in self.val_images[self.processes.rank :: self.processes.world]:
-            ignore = self.val_data.info.ignore
-            example = self.val_data[i].rated(ignore)
-            n, evaluations = config.num_samples, config.evaluations
-            samples = model.sample(example.image[None], n, evaluations=evaluations, allow_unusual_input=True).to("cpu")
-            batch = Batch.collate([example], ignore)
-            maps = without_void(samples.labels, batch.raters, batch.mask)
-            score += ged(*maps, model.num_classes, weights=samples.weights).item()
-            fused = samples.fused("mean")[0].expand_as(example.raters)
-            confusion += confusion_matrix(fused, example.raters, model.num_classes, ignore)
-            if len(rows) < 4:
-                rows.append((example, samples))
+        own = self.val_images[self.processes.rank :: self.processes.world]
+        score, confusion, rows = score_images(model, self.val_data, own, config)
         score, step = self.processes.total(score) / len(self.val_images), self.progress.step
         text, found = f"step {step}: validation GED_{config.num_samples} {score:.4f}", {"val/ged": score}
         if self.progress.best_metric == "miou":
@@ -405,21 +364,27 @@ class _Run:
             log.picture(step, qualitative(rows, model.info))
         if self.progress.improved(score):
             if self.processes.is_main:
-                save(model, self.out / "best")
+                save(model, self.out / BEST)
             # After saving: a run that is stopped while it saves must save again when it is resumed.
             self.progress.best, self.progress.best_step = score, step
 
     def calibrate_sampling(self) -> None:
         """Let the best model measure on validation images what its sampling needs, and save it with the result."""
         if self.processes.is_main and self.config.validation.calibration_images:
-            model = load(self.out / "best", device=self.processes.device)
+            model = load(self.out / BEST, device=self.processes.device)
             before = model.config
             chosen = spread(len(self.val_data), self.config.validation.calibration_images)
             model.calibrate_sampling([self.val_data[i].image[None] for i in chosen])
             if model.config != before:
-                save(model, self.out / "best")
+                save(model, self.out / BEST)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the last checkpoint."""
         self.progress.loss_scale = self.amp.scaler.state_dict()
-        if self.processes.is_main:
-            save_checkpoint(self.out / "last", self.model, self.average, self.optimizer, self.progress)
+        if self.lock is not None:  # the main process
+            self.lock.check()
+            if (self.out / LOG_FILE).exists():
+                sync(self.out / LOG_FILE)  # a log must not be behind its checkpoint after a loss of power
+            keep = self.config.keep_checkpoints
+            save_checkpoint(self.out / LAST, self.model, self.average, self.optimizer, self.progress, keep=keep)
+        self.saved = self.progress.step

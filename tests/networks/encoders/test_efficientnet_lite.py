@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stochseg.errors import UserError
+from stochseg.files import write_manifest
 from stochseg.models import create, load, save
 from stochseg.networks import EncoderConfig
 from stochseg.networks.encoders.efficientnet_lite import EfficientNetLite
@@ -59,6 +60,7 @@ def test_models_with_the_old_tensor_names_load(tmp_path, published, model, prefi
     file = save(made, tmp_path / "old") / "model.safetensors"
     others = {key: value for key, value in load_file(file).items() if not key.startswith(f"{prefix}.")}
     save_file(others | in_old_layout(published, prefix), file)
+    write_manifest(tmp_path / "old")
     loaded = load(tmp_path / "old").state_dict()
     assert loaded.keys() == made.state_dict().keys()
     assert all(torch.equal(loaded[key], value) for key, value in made.state_dict().items())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.errors import UserError
+from stochseg.files import replaced_file
 
 if TYPE_CHECKING:
     from stochseg.networks.encoders.base import ImageEncoder
@@ -61,10 +60,8 @@ def fingerprint(module: nn.Module) -> bytes:
 
 def _write(file: Path, value: Floats) -> None:
     """Write the whole file or nothing: another process may be reading."""
-    scratch = file.with_name(f"{uuid4().hex}.part")
-    with scratch.open("wb") as stream:
+    with replaced_file(file) as scratch, scratch.open("wb") as stream:
         np.save(stream, value, allow_pickle=False)
-    os.replace(scratch, file)
 
 
 def _read(file: Path) -> Tensor:
