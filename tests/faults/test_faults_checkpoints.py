@@ -207,16 +207,3 @@ def test_a_reader_waits_for_a_writer_between_its_two_moves(saved, tmp_path):
     writer.join()
     assert saved.exists()
     assert old.exists()
-
-
-@pytest.mark.parametrize("lost", ["model.safetensors", "config.json"])
-def test_half_a_best_checkpoint_is_not_replaced_by_the_last_one(saved, tmp_path, lost):
-    """The last checkpoint is another model; its scores are not those of the best."""
-    run = tmp_path / "run"
-    for name in ("best", "last"):
-        shutil.copytree(saved, run / name)
-    (run / "best" / lost).unlink()
-    with pytest.raises(UserError, match=f"best is incomplete, {lost} missing.*remove it to use .*last"):
-        load(run)
-    shutil.rmtree(run / "best")
-    assert load(run).name == "ccdm"

@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import stochseg.training.loop as loop
+import stochseg.training.validation as validation
 from stochseg.errors import UserError
 from stochseg.files import write_manifest
 from stochseg.metrics import confusion_matrix, miou
 from stochseg.models import load
-from stochseg.training import train
+from stochseg.training import open_split, train
 from tests.support.runs import saved_progress, values
 
 
@@ -23,7 +24,7 @@ def test_the_best_checkpoint_has_the_lowest_ged(tiny_run, tmp_path, monkeypatch)
     scores = iter([0.5, 0.2, 0.4])
     changes = ("decay=constant", "validation.every=1", "validation.images=1")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "ged", lambda *_, **__: torch.tensor([next(scores)]))
+        patch.setattr(validation, "ged", lambda *_, **__: torch.tensor([next(scores)]))
         train(tiny_run("steps=3", *changes), tmp_path / "run", device="cpu")
     progress = saved_progress(tmp_path / "run")
     assert (progress["best"], progress["best_step"]) == (pytest.approx(0.2), 2)
@@ -51,7 +52,7 @@ def test_the_best_checkpoint_of_single_annotations_has_the_highest_miou(tiny_run
 def test_validation_miou_is_that_of_all_images(tiny_run, tmp_path):
     config = tiny_run("steps=1", *ONE_MAP)
     train(config, tmp_path / "run", device="cpu")
-    model, data = load(tmp_path / "run/last"), loop.open_split(config, "val")
+    model, data = load(tmp_path / "run/last"), open_split(config, "val")
     confusion = 0
     for i in (0, 2):  # two of four, evenly spaced
         fused = model.sample(data[i].image[None], 2).fused("mean")

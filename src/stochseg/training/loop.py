@@ -26,7 +26,7 @@ from stochseg.locks import Lock, locked
 from stochseg.metrics import miou
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import with_intensities
-from stochseg.models.io import CONFIG, load, read_json, save, values_before
+from stochseg.models.io import load, save, values_before
 from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
@@ -47,6 +47,7 @@ from stochseg.training.run_folder import (
     problem_of_best,
     remove_traces,
     replace_damaged,
+    saved_options,
     set_aside,
 )
 from stochseg.training.splits import open_split, training_view, with_augmentation
@@ -172,7 +173,7 @@ class _Run:
         torch.manual_seed(config.seed)
         options = config.model.options
         if resumed:
-            options = {**values_before(config.model.name, read_json(out / "last" / CONFIG).get("config")), **options}
+            options = {**values_before(config.model.name, saved_options(out)), **options}
         # Padding is void in training only.
         info = with_intensities(train_data).model_copy(update={"ignore": stored.info.ignore})
         self.model = build(config.model.name, info, options)

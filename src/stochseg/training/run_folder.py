@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from stochseg.errors import UserError
 from stochseg.files import check_replaceable, former, recover_folder
 from stochseg.models.base import StochasticSegmenter
-from stochseg.models.io import is_checkpoint, load
+from stochseg.models.io import CONFIG, is_checkpoint, load, read_json
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, read_progress
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config
@@ -89,6 +89,14 @@ def list_checkpoints(out: Path) -> list[Path]:
     names = ((re.fullmatch(rf"{LAST}-(\d+)", path.name), path) for path in out.glob(f"{LAST}-*"))
     older = sorted((int(found[1]), path) for found, path in names if found)
     return [path for path in (out / LAST, *(path for _, path in older)) if path.is_dir()]
+
+
+def saved_options(out: Path) -> object:
+    """Options of the model in the newest checkpoint whose config can be read; None if there is none."""
+    for folder in list_checkpoints(out):
+        with suppress(UserError, OSError):
+            return read_json(folder / CONFIG).get("config")
+    return None
 
 
 def recover_checkpoints(out: Path) -> None:
