@@ -12,17 +12,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import is_junk, recover_folder, replaced_folder
 from stochseg.models.base import StochasticSegmenter
+from stochseg.models.budget import TensorBudget
 from stochseg.models.registry import build
-from stochseg.networks import rename_old_tensors
+from stochseg.networks import ImageEncoder, rename_old_tensors
 from stochseg.types import DatasetInfo
 
 FORMAT = "stochseg-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+SPARE = 10**8
+"""Bytes of tensors that are not stored."""
 SHIPPED = Path(__file__).parent / "shipped"
 """Bundled models, one folder each."""
 
@@ -107,9 +111,20 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     if version != VERSION:
         raise UserError(f"{file}: format version {version!r}, this stochseg reads {VERSION}; upgrade stochseg")
     info = DatasetInfo.parse(description.get("info", {}), where=f"{file}: info")
-    model = build(description.get("model"), info, description.get("config", {}), where=f" (in {file})")
+    model = build(
+        description.get("model"), info, description.get("config", {}), where=f" (in {file})", budget=_budget(folder)
+    )
     load_weights(model, folder / WEIGHTS)
+    for module in model.modules():
+        if isinstance(module, ImageEncoder):
+            module.cache = None  # a folder that the file names: loading a model touches no other files
     return model.to(device).eval()
+
+
+def _budget(folder: Path) -> TensorBudget:
+    """Allow a network of the size of its weights, which may be stored in half precision, and tables of its own."""
+    stored = (folder / WEIGHTS).stat().st_size
+    return TensorBudget(4 * stored + SPARE, f"{WEIGHTS} has {stored / 10**6:,.0f} MB: they belong to different models")
 
 
 def list_bundled() -> tuple[str, ...]:
@@ -170,11 +185,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        content = parse_json(file.read_bytes(), str(file))
     except FileNotFoundError:
         raise UserError(f"{file} is missing; the checkpoint is incomplete") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid JSON ({error}); it is damaged or incomplete") from None
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected a JSON object, got {type(content).__name__}")
     return content

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
 from stochseg.networks.hrnet import HRNet
+from stochseg.networks.timm_models import check_timm_name
 from stochseg.networks.weight_files import adapt_channels, check_loaded, read_weights
 
 HRNET = "hrnet"
@@ -33,6 +34,7 @@ def build_network(
     a model of timm; `options` are keywords of the constructor. `weights` is a file of the encoder's pretrained weights,
     with the names of timm for "tu-NAME" and of segmentation_models_pytorch otherwise.
     """
+    _check_encoder(encoder)
     tensors = None if weights is None else read_weights(weights)
     options = dict(options)
     if tensors is not None and encoder.startswith(UNIVERSAL):
@@ -54,6 +56,16 @@ def build_network(
             ) from error
         raise UserError(f"smp:{architecture}/{encoder} cannot be built with {options}: {detail}") from error
     return network
+
+
+def _check_encoder(encoder: str) -> None:
+    """Raise a UserError for an unknown encoder, before its name reaches a library that would look for it on a hub."""
+    if encoder.startswith(UNIVERSAL):
+        check_timm_name(require("timm", "zoo", f"the encoder {encoder}"), encoder.removeprefix(UNIVERSAL))
+        return
+    known = require("segmentation_models_pytorch", "zoo", "a model named smp:...").encoders.get_encoder_names()
+    if encoder not in known:
+        raise unknown_name("encoder", encoder, [*known, f"{UNIVERSAL}NAME (a model of timm)"])
 
 
 def _build(

@@ -12,6 +12,7 @@ import yaml
 from pydantic import Field, PositiveInt
 
 from stochseg.config import Config
+from stochseg.documents import parse_keys, parse_yaml
 from stochseg.errors import UserError
 from stochseg.files import write_text
 from stochseg.models.registry import find_class
@@ -162,10 +163,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
                 raise UserError(f"override {assignment!r}: {parent!r} is a value, not a group of keys")
-        try:
-            node[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError(f"override {assignment!r}: {text!r} is not a value in YAML") from None
+        node[key] = parse_yaml(text, f"override {assignment!r}: {text!r}")
     return out
 
 
@@ -181,13 +179,11 @@ def read_config(file: Path) -> TrainConfig:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """
     try:
-        values = yaml.safe_load(file.read_text())
+        text = file.read_text()
     except FileNotFoundError:
         raise UserError(
             f"{file} is missing: {file.parent} is not a training run; give a folder written by `stochseg train`"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{file} is not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{file}: expected a config with keys such as data, model, steps; got {type(values).__name__}")
-    return TrainConfig.parse(values, where=str(file))
+    return TrainConfig.parse(parse_keys(text, str(file), "data, model, steps"), where=str(file))

@@ -38,6 +38,7 @@ from stochseg.models.baselines.deterministic import DeterministicConfig, Determi
 from stochseg.models.registry import FAMILIES
 from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.networks.smp import build_network
+from stochseg.networks.timm_models import TimmOption
 from stochseg.types import DatasetInfo
 
 STRIDE = 32
@@ -69,7 +70,7 @@ class SMPConfig(DeterministicConfig):
     encoder_weights: str | None = Field(None, description="a file of pretrained encoder weights; None: random")
     encoder_depth: int | None = Field(None, ge=1, le=5, description="levels of the encoder; None: the architecture's")
     decoder_channels: int | tuple[int, ...] | None = Field(None, description="None: the published size")
-    encoder_options: dict[str, bool | int | float | str | tuple[int, ...]] = Field(
+    encoder_options: dict[TimmOption, bool | int | float | tuple[int, ...]] = Field(
         {}, description="further keywords of a timm encoder, e.g. img_size"
     )
 
