@@ -6,7 +6,7 @@ Supported are PNG, JPEG, TIFF and all other formats of Pillow, and with `stochse
 from __future__ import annotations
 
 import numpy as np
-from PIL import UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from stochseg.data.readers import dicom, nifti, tiff
 from stochseg.data.readers.pictures import Palette, Picture, Pixels, read_with_pillow
@@ -29,6 +29,10 @@ def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
             picture = read_with_pillow(content, where, palette)
     except UserError:
         raise
+    except Image.DecompressionBombError as error:
+        raise UserError(
+            f"{where} cannot be read ({error}); cut it into several images, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
+        ) from None
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise UserError(f"{where} cannot be read as an image ({reason}); it is damaged or of another kind") from None
