@@ -122,14 +122,19 @@ def read_slice(content: bytes, where: str, palette: Palette) -> Picture:
     return Picture(values, stated_spacing(float(rows), float(columns)))
 
 
+def _holds(kind: type[np.signedinteger[Any]], values: list[float]) -> bool:
+    limits = np.iinfo(kind)
+    return limits.min <= min(values) and max(values) <= limits.max
+
+
 def _rescale(values: Pixels, slope: float, intercept: float) -> Pixels:
     """Apply slope and intercept; integers stay integers, in the fewest bits: Hounsfield units are int16."""
     if (slope, intercept) == (1.0, 0.0):
         return values
     ends = [float(end) * slope + intercept for end in (values.min(), values.max())]
     whole = slope.is_integer() and intercept.is_integer()
-    fits = -(2**15) <= min(ends) and max(ends) < 2**15
-    scaled = np.empty(values.shape, np.float32 if not whole else np.int16 if fits else np.int32)
+    fitting = [kind for kind in (np.int16, np.int32) if whole and _holds(kind, ends)]
+    scaled = np.empty(values.shape, fitting[0] if fitting else np.float32)
     for row, out in zip(values, scaled, strict=True):  # one by one, because it computes in 8 bytes per pixel
         out[...] = row * slope + intercept
     return scaled
