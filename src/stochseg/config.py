@@ -59,7 +59,9 @@ class Config(BaseModel):
             UserError: one line per mistake, with the key, the value, and the known keys.
         """
         if not isinstance(values, Mapping):
-            raise UserError(f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {_SHORT.repr(values)}")
+            raise UserError(
+                f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {_SHORT.repr(values)}"
+            )
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

@@ -9,6 +9,15 @@ from stochseg.errors import UserError
 VARIABLE = "STOCHSEG_MAX_FILE_MB"
 """Environment variable with the limit in megabytes."""
 DEFAULT_MB = 1000.0
+MAX_SAMPLES = 100_000
+"""Samples per image."""
+MAX_EVALUATIONS = 100_000
+"""Network evaluations per sample, and time steps of a diffusion."""
+MAX_CLASSES = 65_535
+"""Classes of a data set: label maps are stored in at most 16 bits."""
+MAX_SIDE = 2**16
+"""Pixels per side of an image, where a user states them."""
+MAX_SEED = 2**63 - 1
 
 
 def max_file_bytes() -> int:

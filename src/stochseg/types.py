@@ -22,6 +22,7 @@ from stochseg import notebook
 from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.files import replaced_file
+from stochseg.limits import MAX_CLASSES
 
 Losses = dict[str, Tensor]
 """The scalar "loss" of a batch and, for some models, its parts."""
@@ -63,8 +64,8 @@ class DatasetInfo(Config):
     """
 
     name: str = "unnamed"
-    num_classes: int = Field(ge=2, description="labels, the background included")
-    image_channels: int = Field(ge=1)
+    num_classes: int = Field(ge=2, le=MAX_CLASSES, description="labels, the background included")
+    image_channels: int = Field(ge=1, le=MAX_CLASSES)
     class_names: tuple[str, ...] = Field((), description="one per class, or none")
     palette: tuple[str, ...] = Field((), description='one "#rrggbb" per class, or none')
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")

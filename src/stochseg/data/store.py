@@ -290,9 +290,7 @@ class Store:
         self._blocks: dict[str, tuple[Any, Any]] = {}
         with _damage(self.path), _open_file(self.path) as handle:
             self.info = DatasetInfo.parse(_json(handle, "info", self.path), where=f"{path}: info")
-            self.provenance = Provenance.parse(
-                _json(handle, "provenance", self.path), where=f"{path}: provenance"
-            )
+            self.provenance = Provenance.parse(_json(handle, "provenance", self.path), where=f"{path}: provenance")
             index = handle["examples"][()]
             _check_index(handle, index)
             splits = sorted({name.decode() for name in index["split"]})
@@ -343,7 +341,9 @@ def _open_file(path: Path) -> Any:
             f"{path}: expected format {FORMAT!r}, got {handle.attrs.get('format')!r}; not a stochseg data store"
         )
     if handle.attrs.get("version") != VERSION:
-        raise UserError(f"{path}: format version {handle.attrs.get('version')}, this stochseg reads {VERSION}; upgrade it")
+        raise UserError(
+            f"{path}: format version {handle.attrs.get('version')}, this stochseg reads {VERSION}; upgrade it"
+        )
     return handle
 
 

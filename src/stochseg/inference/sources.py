@@ -73,6 +73,17 @@ def find_sources(inputs: Iterable[str | Path], axis: int | None = None) -> Found
 
 def read_stack(files: Sequence[Path], axis: int | None = None) -> Stack:
     """Read the file of a picture or a volume, or the files of a DICOM series."""
+    try:
+        return _read(files, axis)
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file can fail anywhere, and others wait
+        raise UserError(
+            f"cannot be read ({type(error).__name__}: {error}); it is damaged, copy or export it"
+        ) from error
+
+
+def _read(files: Sequence[Path], axis: int | None) -> Stack:
     if files[0].name.lower().endswith(nifti.SUFFIXES):
         return read_nifti(files[0], axis)
     if len(files) > 1 or _is_dicom(files[0]):

@@ -6,18 +6,21 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from stochseg.config import Config
 from stochseg.documents import parse_keys, parse_yaml
 from stochseg.errors import UserError
 from stochseg.files import write_text
+from stochseg.limits import MAX_SAMPLES, MAX_SEED, MAX_SIDE
 from stochseg.models.registry import find_class
 
 CONFIG_FILE = "train.yaml"
+
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class DataConfig(Config):
@@ -27,14 +30,12 @@ class DataConfig(Config):
     options: dict[str, Any] = Field({}, description="options of the data set, for every split")
     train: dict[str, Any] = Field({}, description="further options of the training split")
     val: dict[str, Any] = Field({}, description="further options of the validation split")
-    crop: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="cut every example to its central height, width"
-    )
-    size: tuple[PositiveInt, PositiveInt] | None = Field(
+    crop: tuple[Side, Side] | None = Field(None, description="cut every example to its central height, width")
+    size: tuple[Side, Side] | None = Field(
         None, description="resize every example, after the crop, to this height, width"
     )
     augment: str = Field("none", description="named augmentation of the training split")
-    workers: int = Field(0, ge=0, description="processes that load data")
+    workers: int = Field(0, ge=0, le=1024, description="processes that load data")
 
 
 class ModelSpec(Config):
@@ -54,7 +55,7 @@ class ValidationConfig(Config):
 
     every: int = Field(1000, ge=1, description="optimizer steps between validations")
     images: int = Field(32, ge=1, description="images of the validation split, evenly spaced")
-    num_samples: int = Field(16, ge=2, description="samples per image")
+    num_samples: int = Field(16, ge=2, le=MAX_SAMPLES, description="samples per image")
     evaluations: int | None = Field(
         None, ge=1, description="network evaluations per sample; None is the model's default"
     )
@@ -83,10 +84,10 @@ class TrainConfig(Config):
     start_from: str | None = Field(
         None, description="start with the weights of this model: a run, a saved model, or the name of a bundled one"
     )
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     steps: int = Field(ge=1, description="optimizer steps")
     minutes: float | None = Field(None, gt=0, description="stop after this many minutes of training, even before steps")
-    batch_size: int = Field(ge=1, description="images per step, over all processes")
+    batch_size: int = Field(ge=1, le=2**20, description="images per step, over all processes")
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = Field(
         "adam", description="sgd has a momentum of 0.9; muon orthogonalizes the steps of weight matrices"
     )

@@ -60,7 +60,7 @@ class FolderConfig(DatasetInfo):
             ) from None
         if found is None or not found[1]:
             raise UserError(f"image {id!r}: `group` {self.group!r} of {DESCRIPTION} finds no patient in its name")
-        return found[1]
+        return str(found[1])
 
 
 def _check_expression(text: str) -> None:

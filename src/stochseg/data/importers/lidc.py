@@ -114,8 +114,14 @@ def _pickle_items(source: Path) -> list[Item]:
         raise UserError(f"{source}: expected a dict of slices, got {type(content).__name__}")
     items = []
     for key, value in content.items():
-        if not isinstance(key, str | int) or not isinstance(value, dict) or not {"image", "masks", "series_uid"} <= value.keys():
-            raise UserError(f"{source}: slice {str(key)[:80]!r} lacks image, masks or series_uid; not the LIDCv1 pickle")
+        if (
+            not isinstance(key, str | int)
+            or not isinstance(value, dict)
+            or not {"image", "masks", "series_uid"} <= value.keys()
+        ):
+            raise UserError(
+                f"{source}: slice {str(key)[:80]!r} lacks image, masks or series_uid; not the LIDCv1 pickle"
+            )
         group = str(value["series_uid"])[:200]
         names = (str(key), group, published_split(group))
         items.append(Item(*names, partial(_v1_record, source, names, value["image"], value["masks"], 0.0)))
@@ -143,7 +149,9 @@ def _hdf5_rows(source: Path, file: Any) -> list[Item]:
         uids, images, labels = (part[key] for key in ("uids", "images", "labels"))
         if uids.ndim != 1 or not len(uids) == len(images) == len(labels) or min(images.ndim, labels.ndim) < 2:
             shapes = f"{uids.shape}, {images.shape} and {labels.shape}"
-            raise UserError(f"{source}: uids, images and labels of {split!r} have the shapes {shapes}, expected one row each")
+            raise UserError(
+                f"{source}: uids, images and labels of {split!r} have the shapes {shapes}, expected one row each"
+            )
         check_memory(8 * sum(math.prod(data.shape[1:]) for data in (images, labels)), f"a slice of {source}")
         for i, uid in enumerate(uids[()]):
             names = (f"{split}-{i:05d}", f"series {uid.decode() if isinstance(uid, bytes) else uid}", split)

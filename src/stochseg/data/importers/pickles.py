@@ -62,7 +62,7 @@ class _Stream:
         return self._file.read(count)
 
 
-class ArrayUnpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
+class ArrayUnpickler(pickle._Unpickler):
     """Unpickler of dicts, lists, tuples, numbers, strings and numpy arrays.
 
     Any other name in the file is refused before it is looked up, so that nothing in the file can run. In Python and not

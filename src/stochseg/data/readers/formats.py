@@ -31,7 +31,7 @@ def read_picture(content: bytes, where: str, palette: Palette) -> Picture:
         raise
     except Image.DecompressionBombError as error:
         raise UserError(
-            f"{where} cannot be read ({error}); cut it into several images, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
+            f"{where} cannot be read ({error}); cut it into several images, or set PIL.Image.MAX_IMAGE_PIXELS"
         ) from None
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__

@@ -57,7 +57,9 @@ class _Inspector:
         key = (str(path), facts.st_size, facts.st_mtime_ns)
         if key not in self._good:
             with self._lock:
-                problem = self._ask(path, SECONDS + facts.st_size / 10**9) if sys.executable else find_problem(str(path))
+                problem = (
+                    self._ask(path, SECONDS + facts.st_size / 10**9) if sys.executable else find_problem(str(path))
+                )
             if problem:
                 return problem
             self._good.add(key)

@@ -44,7 +44,7 @@ def read_volume(source: Path | bytes, where: str) -> Volume:
     nibabel = require("nibabel", "medical", where)
     try:
         image = _open(nibabel, source, where)
-        values = _scaled(nibabel, image.dataobj, where)
+        values = _scaled(nibabel, image.dataobj)
         unit = _MILLIMETERS.get(image.header.get_xyzt_units()[0], 1.0)
     except UserError:
         raise
@@ -80,14 +80,16 @@ def _check_header(header: Any, size: int | None, where: str) -> None:
     stored = header.get_data_dtype().itemsize
     scaled = 4 if np.isfinite(header["scl_slope"]) and (header["scl_slope"], header["scl_inter"]) != (1, 0) else 0
     if size is not None and offset + stored * voxels > size:
-        raise UserError(f"{where} cannot be read as NIfTI: it is cut short, its header states {shape} voxels; copy it again")
+        raise UserError(
+            f"{where} cannot be read as NIfTI: it is cut short, its header states {shape} voxels; copy it again"
+        )
     in_memory = offset + stored * voxels if size is None else 0  # otherwise mapped
     check_memory(in_memory + scaled * voxels, where)
 
 
-def _scaled(nibabel: Any, data: Any, where: str) -> Pixels:
+def _scaled(nibabel: Any, data: Any) -> Pixels:
     """Return the voxels. Slices are scaled one by one, because nibabel computes in 8 bytes per voxel."""
-    values = np.asanyarray(data.get_unscaled())
+    values: Pixels = np.asanyarray(data.get_unscaled())
     if (data.slope, data.inter) == (1.0, 0.0) or values.ndim == 0 or values.dtype.kind not in "buif":
         return values
     scaled = np.empty(values.shape, np.float32)

@@ -91,7 +91,12 @@ class SMPSegmenter(DeterministicSegmenter):
         # Swin takes any size, not only that of its pretraining.
         any_size = {"strict_img_size": False} if self.encoder.startswith("tu-swin") else {}
         chosen = self.config.model_dump(include={"encoder_depth", "decoder_channels"}, exclude_none=True)
-        options = {**PUBLISHED.get(self.architecture, {}), **any_size, **self.config.encoder_options, **chosen}
+        options: dict[str, Any] = {
+            **PUBLISHED.get(self.architecture, {}),
+            **any_size,
+            **self.config.encoder_options,
+            **chosen,
+        }
         return build_network(self.architecture, self.encoder, self.image_channels, self.num_classes, options, weights)
 
     def load_pretrained(self) -> None:

@@ -13,8 +13,8 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.networks.encoders.base import EncoderConfig
 from stochseg.networks.encoders.pretrained import DOWNLOAD, RANDOM, PretrainedEncoder
-from stochseg.networks.unet import FEATURE_STRIDE
 from stochseg.networks.timm_models import check_timm_name
+from stochseg.networks.unet import FEATURE_STRIDE
 from stochseg.networks.weight_files import check_loaded, read_weights
 from stochseg.types import DatasetInfo
 
