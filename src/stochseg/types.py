@@ -20,9 +20,10 @@ from torch import Tensor
 
 from stochseg import notebook
 from stochseg.config import Config
+from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import replaced_file
-from stochseg.limits import MAX_CLASSES
+from stochseg.limits import MAX_CLASSES, check_memory
 
 Losses = dict[str, Tensor]
 """The scalar "loss" of a batch and, for some models, its parts."""
@@ -279,14 +280,19 @@ class Samples:
         """Read what `save` wrote; no code of the file is run."""
         try:
             with np.load(path, allow_pickle=False) as file:
+                with zipfile.ZipFile(path) as archive:
+                    check_memory(12 * sum(entry.file_size for entry in archive.infolist()), str(path))
                 labels, mean, weights = (torch.from_numpy(file[key]) for key in ("labels", "mean", "weights"))
-                facts = json.loads(str(file["facts"]))
+                facts = parse_json(str(file["facts"]), f"{path}: facts")
+                seed, evaluations = facts["seed"], facts["evaluations"]
         except FileNotFoundError:
             raise UserError(f"no samples at {path}: no such file") from None
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except UserError:
+            raise
+        except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
             raise UserError(f"{path} does not hold samples written by Samples.save ({error})") from None
         info = None if "info" not in facts else DatasetInfo.parse(facts["info"], where=str(path))
-        return cls(labels.long(), mean, weights, facts["seed"], facts["evaluations"], info)
+        return cls(labels.long(), mean, weights, seed, evaluations, info)
 
     def __repr__(self) -> str:
         (b, n), size = self.labels.shape[:2], "×".join(map(str, self.labels.shape[2:]))

@@ -41,7 +41,8 @@ def read_dataset(source: Path | bytes, where: str, **options: Any) -> Any:
             warnings.simplefilter("ignore")  # values that matter are checked where they are used
             _check_size(pydicom, source, where)
             dataset = pydicom.dcmread(source if isinstance(source, Path) else io.BytesIO(source), **options)
-            _decode(dataset)
+            for part in (dataset.file_meta, dataset):
+                _decode(part)
             return dataset
     except UserError:
         raise

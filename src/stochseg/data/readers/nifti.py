@@ -81,7 +81,7 @@ def _check_header(header: Any, size: int | None, where: str) -> None:
     scaled = 4 if np.isfinite(header["scl_slope"]) and (header["scl_slope"], header["scl_inter"]) != (1, 0) else 0
     if size is not None and offset + stored * voxels > size:
         raise UserError(
-            f"{where} cannot be read as NIfTI: it is cut short, its header states {shape} voxels; copy it again"
+            f"{where} cannot be read as NIfTI: its header states {shape} voxels; it is damaged or cut short"
         )
     in_memory = offset + stored * voxels if size is None else 0  # otherwise mapped
     check_memory(in_memory + scaled * voxels, where)

@@ -90,13 +90,9 @@ class SMPSegmenter(DeterministicSegmenter):
     def _build(self, weights: str | None = None) -> Any:
         # Swin takes any size, not only that of its pretraining.
         any_size = {"strict_img_size": False} if self.encoder.startswith("tu-swin") else {}
+        given: dict[str, Any] = dict(self.config.encoder_options.items())
         chosen = self.config.model_dump(include={"encoder_depth", "decoder_channels"}, exclude_none=True)
-        options: dict[str, Any] = {
-            **PUBLISHED.get(self.architecture, {}),
-            **any_size,
-            **self.config.encoder_options,
-            **chosen,
-        }
+        options = {**PUBLISHED.get(self.architecture, {}), **any_size, **given, **chosen}
         return build_network(self.architecture, self.encoder, self.image_channels, self.num_classes, options, weights)
 
     def load_pretrained(self) -> None:
