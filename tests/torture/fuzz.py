@@ -63,6 +63,7 @@ def _work(connection: Connection, scratch: Path) -> None:
     warnings.simplefilter("ignore")
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    os.chdir(scratch)
     targets = make_targets(scratch)
     connection.send(list(targets))
     while True:

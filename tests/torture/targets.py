@@ -289,7 +289,7 @@ def _checkpoints(scratch: Path) -> dict[str, Target]:
     )
 
     def read(name: str, content: bytes) -> None:
-        folder = scratch / "models" / "ccdm"
+        folder = scratch / "models" / ("prob-unet" if b"prob-unet" in content else "ccdm")
         original = (folder / name).read_bytes()
         try:
             (folder / name).write_bytes(content)

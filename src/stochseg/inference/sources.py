@@ -109,7 +109,7 @@ def stem(name: str) -> str:
 def _expand(given: str, problems: list[tuple[str, str]]) -> list[Path]:
     """Return the path itself, or the matches of a glob that are not part of a result."""
     path = Path(given)
-    if path.exists():
+    if given and path.exists():  # an empty text would be the current folder
         return [path]
     if not glob.has_magic(given):
         problems.append((given, "no such file or folder"))

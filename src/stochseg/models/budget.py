@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 from stochseg.errors import UserError
 from stochseg.limits import VARIABLE, max_file_bytes
 
-MAX_TENSORS = 20_000
-"""Tensors of a network: the largest of this package has 2,000."""
+MAX_TENSORS = 6_000
+"""Tensors of a network: the largest that are published have 3,000."""
 _FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye)
 
 

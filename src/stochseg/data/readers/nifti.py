@@ -94,7 +94,8 @@ def _scaled(nibabel: Any, data: Any) -> Pixels:
         return values
     scaled = np.empty(values.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for part, out in zip(np.moveaxis(values, -1, 0), np.moveaxis(scaled, -1, 0), strict=True):
+        longest = max(range(values.ndim), key=lambda axis: (values.shape[axis], axis))
+        for part, out in zip(np.moveaxis(values, longest, 0), np.moveaxis(scaled, longest, 0), strict=True):
             out[...] = nibabel.volumeutils.apply_read_scaling(part, data.slope, data.inter)
     return scaled
 

@@ -7,6 +7,7 @@ the others, because it also converts coded colors such as palettes and YCbCr.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 
 import numpy as np
@@ -35,9 +36,10 @@ def read_tiff(content: bytes, where: str, palette: Palette) -> Picture:
         raise several_images(where, "several pages")
     with tifffile.TiffFile(io.BytesIO(content)) as file:
         page = file.pages.first
-        if max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))) > len(content):
-            raise UserError(f"{where} is cut short; copy it again")
         check_memory(len(content) + 2 * page.nbytes, where)
+        ends = [sum(segment) for segment in zip(page.dataoffsets, page.databytecounts, strict=True)]
+        if max(ends) > len(content) or len(ends) < math.prod(page.chunked):
+            raise UserError(f"{where} is cut short; copy it again")
         values = np.asarray(page.asarray())
         return Picture(np.moveaxis(values, 0, -1) if page.axes == "SYX" else values)
 
