@@ -1,6 +1,7 @@
 """Packed stores: one HDF5 file with all splits of a data set, made for random reads.
 
-    /                            attributes: format, version, info (JSON), provenance (JSON)
+    /                            attributes: format, version, info (JSON), provenance (JSON),
+                                 sha256 of both and of /examples
     /examples                    one row per example: id, group, split, block and row, count of label maps,
                                  raters (JSON list), spacing, sha256 of the image
     /blocks/HxWxC-TYPE/images    "n h w c", one chunk per example, gzip, with checksums
@@ -231,12 +232,12 @@ def _merge(handle: Any, plan: Plan, shards: Sequence[Path]) -> None:
             rows.append(index)
     index = np.concatenate(rows)
     handle.create_dataset("examples", data=index, dtype=_index_dtype(h5py))
-    handle.attrs["index_sha256"] = _digest(index)
+    handle.attrs["sha256"] = _digest(handle, index)
 
 
-def _digest(index: Any) -> str:
-    """Checksum of the index: HDF5 has its own for everything else."""
-    digest = hashlib.sha256()
+def _digest(handle: Any, index: Any) -> str:
+    """Checksum of the texts and the index: HDF5 has its own for everything else."""
+    digest = hashlib.sha256(f"{handle.attrs['info']}\n{handle.attrs['provenance']}\n".encode())
     for name in index.dtype.names:
         column = index[name]
         digest.update(repr(column.tolist()).encode() if column.dtype.kind == "O" else column.tobytes())
@@ -365,8 +366,8 @@ def _json(handle: Any, name: str, path: Path) -> Any:
 
 def _check_index(handle: Any, index: Any) -> None:
     """Raise an error if the index has changed, or its examples are not in the blocks or too large for memory."""
-    if handle.attrs.get("index_sha256", _digest(index)) != _digest(index):
-        raise ValueError("its list of examples has changed")
+    if handle.attrs.get("sha256", digest := _digest(handle, index)) != digest:
+        raise ValueError("its checksum differs")
     for name in set(index["block"].tolist()):
         block, part = handle["blocks"][name.decode()], index[index["block"] == name]
         images, labels = block["images"], block["labels"]
