@@ -28,7 +28,8 @@ def test_all_targets_are_listed(targets):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_inputs_are_accepted_or_refused(targets, name):
+def test_damaged_inputs_are_accepted_or_refused(targets, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # commands write there
     previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("more than 20 s"))
     signal.alarm(20)
     try:

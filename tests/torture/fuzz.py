@@ -63,7 +63,7 @@ def _work(connection: Connection, scratch: Path) -> None:
     warnings.simplefilter("ignore")
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    os.chdir(scratch)
+    os.chdir(scratch)  # commands write there
     targets = make_targets(scratch)
     connection.send(list(targets))
     while True:
@@ -178,6 +178,7 @@ def main() -> None:
     if options.show is not None:
         faulthandler.enable()
         with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)  # commands write there
             target = make_targets(Path(scratch))[options.target[0]]
             content = make_input(target, options.target[0], options.seed, options.show)
             print(content[:2000])

@@ -330,12 +330,13 @@ def _commands(scratch: Path) -> Target:
 
 
 def _mutate_words(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Change words of a command, except its name and the folders it writes."""
+    """Change words of a command, except its name and the folders it writes: no word leads out of the current folder."""
     words: list[str] = json.loads(content)
+    strange = [word.replace("\x00", "") for word in WORDS if not word.startswith(("/", ".."))]
     for _ in range(rng.choice((1, 2))):
         i = rng.randrange(1, len(words))
         if words[i - 1] != "--out" and not words[i].startswith("steps"):
-            words[i] = rng.choice((*WORDS, *json.loads(rng.choice(others))[1:])).replace("\x00", "")
+            words[i] = rng.choice((*strange, *json.loads(rng.choice(others))[1:]))
     return json.dumps(words).encode()
 
 
