@@ -10,7 +10,7 @@ CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 || echo "-c constra
 COVERAGE ?= --cov --cov-report=term
 COVERAGE_CORE := $(shell $(PYTHON) -c "import sys; print('sysmon' if sys.version_info >= (3, 12) else 'ctrace')")
 
-.PHONY: demo test test-gpu lint docs benchmarks clean
+.PHONY: demo test test-gpu torture lint docs benchmarks clean
 
 # Shorter: make demo MINUTES=2
 demo: $(VENV)/.installed
@@ -23,6 +23,14 @@ test: $(VENV)/.installed-dev
 # In one process: tests that share a GPU would compete for its memory.
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+# Hours: kills and fuzzing, seeded; repeat the command to continue. Shorter: make torture KILLS=20 SECONDS=60
+KILLS ?= 200
+SECONDS ?= 1800
+torture: $(VENV)/.installed-dev
+	mkdir -p runs/torture
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.kills --kills $(KILLS) --out runs/torture/kills.csv
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.fuzz --seconds $(SECONDS) --out runs/torture/fuzz.csv
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -10,6 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from stochseg.errors import UserError
 
 C = TypeVar("C", bound="Config")
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 
 
 class Config(BaseModel):
@@ -56,7 +61,9 @@ class Config(BaseModel):
             UserError: one line per mistake, with the key, the value, and the known keys.
         """
         if not isinstance(values, Mapping):
-            raise UserError(f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {values!r}")
+            raise UserError(
+                f"{where}: expected keys such as {', '.join(_known_keys(cls, []))}; got {_SHORT.repr(values)}"
+            )
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -73,7 +80,7 @@ def _explain(cls: type[Config], error: ValidationError, where: str) -> str:
         elif not path:
             lines.append(f"{where}: {problem['msg']}")
         else:
-            lines.append(f"{where}: key {key!r}: {problem['msg']}; got {problem['input']!r}")
+            lines.append(f"{where}: key {key!r}: {problem['msg']}; got {_SHORT.repr(problem['input'])}")
     return "\n".join(lines)
 
 

@@ -21,8 +21,10 @@ from torch import Tensor
 
 from stochseg import notebook
 from stochseg.config import Config
+from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import replaced_file
+from stochseg.limits import MAX_CLASSES, check_memory
 
 Losses = dict[str, Tensor]
 """The scalar "loss" of a batch and, for some models, its parts."""
@@ -94,8 +96,8 @@ class DatasetInfo(Config):
     """
 
     name: str = "unnamed"
-    num_classes: int = Field(ge=2, description="labels, the background included")
-    image_channels: int = Field(ge=1)
+    num_classes: int = Field(ge=2, le=MAX_CLASSES, description="labels, the background included")
+    image_channels: int = Field(ge=1, le=MAX_CLASSES)
     class_names: tuple[str, ...] = Field((), description="one per class, or none")
     palette: tuple[str, ...] = Field((), description='one "#rrggbb" per class, or none')
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
@@ -343,15 +345,20 @@ class Samples:
         """Read what `save` wrote; no code of the file is run."""
         try:
             with np.load(path, allow_pickle=False) as file:
+                with zipfile.ZipFile(path) as archive:
+                    check_memory(12 * sum(entry.file_size for entry in archive.infolist()), str(path))
                 labels, mean, weights = (torch.from_numpy(file[key]) for key in ("labels", "mean", "weights"))
-                facts = json.loads(str(file["facts"]))
+                facts = parse_json(str(file["facts"]), f"{path}: facts")
+                seed, evaluations = facts["seed"], facts["evaluations"]
+                window = tuple((int(a), int(b)) for a, b in facts["window"]) if "window" in facts else None
         except FileNotFoundError:
             raise UserError(f"no samples at {path}: no such file") from None
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except UserError:
+            raise
+        except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
             raise UserError(f"{path} does not hold samples written by Samples.save ({error})") from None
         info = None if "info" not in facts else DatasetInfo.parse(facts["info"], where=str(path))
-        window = None if "window" not in facts else tuple((start, stop) for start, stop in facts["window"])
-        return cls(labels.long(), mean, weights, facts["seed"], facts["evaluations"], info, window)
+        return cls(labels.long(), mean, weights, seed, evaluations, info, window)
 
     def __repr__(self) -> str:
         (b, n), size = self.labels.shape[:2], "×".join(map(str, self.labels.shape[2:]))

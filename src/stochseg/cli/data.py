@@ -43,8 +43,8 @@ def import_(
 @app.command()
 def example(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="Number of images.")] = 400,
-    size: Annotated[int, typer.Option(min=8, metavar="N", help="Height and width of the images.")] = 64,
+    count: Annotated[int, typer.Option(min=1, max=10**6, metavar="N", help="Number of images.")] = 400,
+    size: Annotated[int, typer.Option(min=8, max=4096, metavar="N", help="Height and width of the images.")] = 64,
 ) -> None:
     """Write a folder of synthetic images with three raters, in the layout that your own data should have."""
     from stochseg.data.example import write_example_folder

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stochseg.errors import UserError
+from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, check_memory
 
 SAMPLING = "Sampling"
 """Panel of the sampling options in the help."""
@@ -23,11 +24,14 @@ RunPath = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
 ]
-_count = partial(_sampling, "--samples", "-n", min=1, metavar="N", help="Samples per image.")
+_count = partial(_sampling, "--samples", "-n", min=1, max=MAX_SAMPLES, metavar="N", help="Samples per image.")
 SampleCount = Annotated[int, _count()]
 ProtocolCount = Annotated[int | None, _count(show_default="100; 10 for one label map per image")]
 Evaluations = Annotated[
-    int | None, _sampling(min=1, metavar="N", help="Network evaluations per sample. Default: the model's setting.")
+    int | None,
+    _sampling(
+        min=1, max=MAX_EVALUATIONS, metavar="N", help="Network evaluations per sample. Default: the model's setting."
+    ),
 ]
 Sampler = Annotated[
     str | None,
@@ -44,7 +48,9 @@ Noise = Annotated[
     str | None,
     _name(help="independent, or latin: the samples of an image are stratified. Default: the model's setting."),
 ]
-Seed = Annotated[int, _sampling(min=0, metavar="N", help="Random seed; the same seed gives the same samples.")]
+Seed = Annotated[
+    int, _sampling(min=0, max=MAX_SEED, metavar="N", help="Random seed; the same seed gives the same samples.")
+]
 Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
@@ -70,19 +76,23 @@ def parse_counts(option: str, text: str | None) -> list[int]:
         counts = [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         counts = [0]
-    if any(count < 1 for count in counts):
-        raise UserError(f"{option}: expected numbers of at least 1, separated by commas, e.g. 5,10,25; got {text!r}")
+    if not all(1 <= count <= MAX_EVALUATIONS for count in counts):
+        raise UserError(
+            f"{option}: expected numbers of 1 to {MAX_EVALUATIONS}, separated by commas, e.g. 5,10,25; got {text!r}"
+        )
     return counts
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """Parse --size, such as 128 or 128x256, into height and width."""
     parts = text.strip().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 9 and int(part) > 0 for part in parts):
         raise UserError(
             f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256; got {text!r}"
         )
-    return int(parts[0]), int(parts[-1])
+    height, width = int(parts[0]), int(parts[-1])
+    check_memory(16 * height * width, f"--size {text}")
+    return height, width
 
 
 def parse_spacing(text: str | None) -> tuple[float, float] | None:

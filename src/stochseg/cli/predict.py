@@ -9,6 +9,7 @@ import typer
 
 from stochseg.cli import options as opt
 from stochseg.cli.terminal import note, progress_bar, say
+from stochseg.limits import MAX_SIDE
 
 if TYPE_CHECKING:
     from stochseg.inference import Outcome
@@ -51,11 +52,14 @@ def predict(
         int | None,
         typer.Option(
             min=0,
+            max=MAX_SIDE,
             metavar="N",
             help="Tile images larger than N pixels per side; 0 disables tiling. Default: 512 if the model supports it.",
         ),
     ] = None,
-    overlap: Annotated[int, typer.Option(min=8, metavar="N", help="Overlap of neighboring tiles in pixels.")] = 96,
+    overlap: Annotated[
+        int, typer.Option(min=8, max=MAX_SIDE, metavar="N", help="Overlap of neighboring tiles in pixels.")
+    ] = 96,
     overview: Annotated[
         bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
     ] = False,

@@ -8,23 +8,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-console = Console()
-messages = Console(stderr=True)
+# Names of files, classes and data sets may look like markup.
+console = Console(markup=False, emoji=False)
+messages = Console(stderr=True, markup=False, emoji=False)
 
 
 def say(text: str, to: Console = console) -> None:
     """Print text that may contain paths, which may contain brackets and be longer than a line."""
-    to.print(text, markup=False, highlight=False, soft_wrap=True)
+    to.print(text, highlight=False, soft_wrap=True)
 
 
 def note(text: str, kind: str = "") -> None:
     """Print a message to stderr, after its kind in red if it has one."""
     if kind:
-        messages.print(f"[bold red]{kind}:[/] ", end="")
+        messages.print(Text(f"{kind}: ", "bold red"), end="")
     say(text, messages)
 
 
@@ -40,6 +42,7 @@ def shell_command(*words: object) -> str:
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, float, float], None]]:
     """Show progress bars, one per activity; yields a function of (activity, done, total)."""
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=messages, transient=True) as bars:
@@ -47,7 +50,7 @@ def progress_bars() -> Iterator[Callable[[str, float, float], None]]:
 
         def update(activity: str, done: float, total: float) -> None:
             if activity not in tasks:
-                tasks[activity] = bars.add_task(activity)
+                tasks[activity] = bars.add_task(escape(activity))
             bars.update(tasks[activity], completed=done, total=total)
 
         yield update

@@ -1,6 +1,7 @@
 """Packed stores: one HDF5 file with all splits of a data set, made for random reads.
 
-    /                            attributes: format, version, info (JSON), provenance (JSON)
+    /                            attributes: format, version, info (JSON), provenance (JSON),
+                                 sha256 of both and of /examples
     /examples                    one row per example: id, group, split, block and row, count of label maps,
                                  raters (JSON list), spacing, sha256 of the image
     /blocks/HxWxC-TYPE/images    "n h w c", one chunk per example, gzip, with checksums
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +27,21 @@ import numpy as np
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record
 from stochseg.data.label_maps import check_labels
 from stochseg.data.protocol import register_dataset
+from stochseg.data.readers.hdf5 import open_hdf5
 from stochseg.data.readers.pictures import Pixels
+from stochseg.documents import parse_json
 from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
 from stochseg.files import move
+from stochseg.limits import check_memory
 from stochseg.locks import locked
 from stochseg.types import DatasetInfo, Example, central
 
 FORMAT, VERSION = "stochseg-data", 1
 SHARD_EXAMPLES, SHARD_BYTES = 512, 2**28
 """Limits of a shard: an interrupted import loses one shard at most."""
+BYTES_PER_EXAMPLE = 4096
+"""Room for the index of a store: names, chunks and their tables."""
 
 
 def _h5py() -> Any:
@@ -95,7 +103,9 @@ def _write(h5py: Any, plan: Plan, out: Path, progress: Callable[[int, int], None
             done = int(shards[-1].stem.rpartition("-")[2])
             progress(done, len(plan.items))
         part = scratch / "store.part"
-        with h5py.File(part, "w", libver="latest") as handle:
+        part.write_bytes(_in_memory(lambda handle: None))
+        _reserve(part, sum(shard.stat().st_size for shard in shards) + BYTES_PER_EXAMPLE * len(plan.items))
+        with h5py.File(part, "r+", libver="latest") as handle:
             _merge(handle, plan, shards)
         move(part, out)
     except Exception as error:  # unlike an interruption, after which the import resumes
@@ -118,10 +128,24 @@ def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
             break
     file = scratch / f"shard-{start:07d}-{start + len(records):07d}.h5"
     part = file.with_suffix(".part")
-    with _h5py().File(part, "w", libver="latest") as handle:
-        _write_shard(handle, plan, records)
+    part.write_bytes(_in_memory(lambda handle: _write_shard(handle, plan, records)))
     move(part, file)
     return file
+
+
+def _in_memory(write: Callable[[Any], None]) -> bytes:
+    """Return the content of an HDF5 file. The HDF5 library crashes when it writes to a full disk; Python raises."""
+    with _h5py().File("memory", "w", driver="core", backing_store=False, libver="latest") as handle:
+        write(handle)
+        handle.flush()
+        return bytes(handle.id.get_file_image())
+
+
+def _reserve(file: Path, size: int) -> None:
+    """Extend a file on disk, so that a full disk shows now; HDF5 cuts off what it does not need."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
 
 
 def _check_plan(plan: Plan, out: Path) -> None:
@@ -213,7 +237,18 @@ def _merge(handle: Any, plan: Plan, shards: Sequence[Path]) -> None:
                 start = _append(handle, block, part)
                 index["row"][index["block"] == block.encode()] += start
             rows.append(index)
-    handle.create_dataset("examples", data=np.concatenate(rows), dtype=_index_dtype(h5py))
+    index = np.concatenate(rows)
+    handle.create_dataset("examples", data=index, dtype=_index_dtype(h5py))
+    handle.attrs["sha256"] = _digest(handle, index)
+
+
+def _digest(handle: Any, index: Any) -> str:
+    """Checksum of the texts and the index: HDF5 has its own for everything else."""
+    digest = hashlib.sha256(f"{handle.attrs['info']}\n{handle.attrs['provenance']}\n".encode())
+    for name in index.dtype.names:
+        column = index[name]
+        digest.update(repr(column.tolist()).encode() if column.dtype.kind == "O" else column.tobytes())
+    return digest.hexdigest()
 
 
 def _append(handle: Any, block: str, part: Any) -> int:
@@ -261,11 +296,12 @@ class Store:
         self._process: int | None = None
         self._file: Any = None
         self._blocks: dict[str, tuple[Any, Any]] = {}
-        with _open_file(self.path) as handle:
-            self.info = DatasetInfo.parse(json.loads(handle.attrs["info"]), where=f"{path}: info")
-            self.provenance = Provenance.parse(json.loads(handle.attrs["provenance"]), where=f"{path}: provenance")
+        with _damage(self.path), _open_file(self.path) as handle:
+            self.info = DatasetInfo.parse(_json(handle, "info", self.path), where=f"{path}: info")
+            self.provenance = Provenance.parse(_json(handle, "provenance", self.path), where=f"{path}: provenance")
             index = handle["examples"][()]
-        splits = sorted({name.decode() for name in index["split"]})
+            _check_index(handle, index)
+            splits = sorted({name.decode() for name in index["split"]})
         if split not in splits:
             raise unknown_name(f"split of {path}", split, splits)
         self.split = split
@@ -279,20 +315,17 @@ class Store:
     def __getitem__(self, i: int) -> Example:
         row, (height, width) = self.index[i], self.index[i]["spacing"].tolist()
         spacing = None if np.isnan(height) else (height, width)
-        id, group, names = row["id"].decode(), row["group"].decode(), tuple(json.loads(row["raters"]))
+        with _damage(self.path):
+            id, group, names = row["id"].decode(), row["group"].decode(), tuple(json.loads(row["raters"]))
         return Record(id, group, self.split, *self.read(i), names, spacing).example(self.info)
 
     def read(self, i: int) -> tuple[Pixels, Pixels]:
         """Read the raw image "h w c" and the label maps "k h w" of an example, or their center."""
-        try:
-            images, labels = self._block(self._places[0][i].decode())
-            row, count = self._places[1][i], self._places[2][i]
+        block, row, count = (column[i] for column in self._places)
+        with _damage(self.path, f"example {self.index[i]['id'].decode(errors='replace')!r}"):
+            images, labels = self._block(block.decode())
             rows, columns = (central(length, self.center) for length in images.shape[1:3])
             return images[row, rows, columns], labels[row, :count, rows, columns]
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: example {self.index[i]['id'].decode()!r} is damaged ({error}); import it again"
-            ) from None
 
     def _block(self, name: str) -> tuple[Any, Any]:
         """Return images and labels of a block, cached: to look them up takes longer than to read an example."""
@@ -315,20 +348,46 @@ def _open_file(path: Path) -> Any:
         raise UserError(
             f"{path}: expected format {FORMAT!r}, got {handle.attrs.get('format')!r}; not a stochseg data store"
         )
-    if handle.attrs["version"] != VERSION:
-        raise UserError(f"{path}: format version {handle.attrs['version']}, this stochseg reads {VERSION}; upgrade it")
+    if handle.attrs.get("version") != VERSION:
+        raise UserError(
+            f"{path}: format version {handle.attrs.get('version')}, this stochseg reads {VERSION}; upgrade it"
+        )
     return handle
 
 
-def open_hdf5(path: Path) -> Any:
-    """Open an HDF5 file for reading."""
+@contextmanager
+def _damage(path: Path, part: str = "the store") -> Iterator[None]:
+    """Turn the errors of a damaged store, which are of many kinds, into a UserError."""
     try:
-        return _h5py().File(path, "r")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read as HDF5 ({error}); it is damaged or of another kind") from None
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{path}: {part} is damaged ({reason}); copy or import the store again") from None
+
+
+def _json(handle: Any, name: str, path: Path) -> Any:
+    return parse_json(handle.attrs[name], f"{path}: {name}")
+
+
+def _check_index(handle: Any, index: Any) -> None:
+    """Raise an error if the index has changed, or its examples are not in the blocks or too large for memory."""
+    if handle.attrs.get("sha256", digest := _digest(handle, index)) != digest:
+        raise ValueError("its checksum differs")
+    for name in set(index["block"].tolist()):
+        block, part = handle["blocks"][name.decode()], index[index["block"] == name]
+        images, labels = block["images"], block["labels"]
+        (n, height, width, _), (m, k, *size) = images.shape, labels.shape
+        if n != m or size != [height, width] or images.dtype.kind not in "buif" or labels.dtype.kind != "u":
+            raise ValueError(f"images {images.shape} and labels {labels.shape} do not match")
+        if part["row"].min() < 0 or part["row"].max() >= n or part["count"].min() < 1 or part["count"].max() > k:
+            raise ValueError(f"the block {name.decode()} has {n} examples and {k} raters, its list has others")
+        # An example is read as it is stored, and then becomes float32 and int64.
+        check_memory(12 * (math.prod(images.shape[1:]) + math.prod(labels.shape[1:])), f"an example of {name.decode()}")
 
 
 def store_splits(path: Path) -> list[str]:
     """Return the names of a store's splits."""
-    with _open_file(path) as handle:
+    with _damage(path), _open_file(path) as handle:
         return sorted({name.decode() for name in handle["examples"]["split"]})

@@ -81,7 +81,7 @@ def parse_budget(text: str) -> dict[str, Any]:
     (90.0, 2000)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps)?", text.strip())
-    if found is None or float(found[1]) <= 0:
+    if found is None or not 0 < float(found[1]) <= 10**9:
         raise UserError(f"budget {text!r}: expected a time such as 20m, 90s or 1.5h, or a number of steps such as 2000")
     number, unit = float(found[1]), found[2] or "steps"
     if unit == "steps":

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from stochseg.errors import UserError
 from stochseg.inference.engines import with_engine
+from stochseg.limits import MAX_SIDE
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import values_before
 from stochseg.models.sampling import SamplingOptions
@@ -34,9 +35,10 @@ class PredictOptions(SamplingOptions):
     tile: int | None = Field(
         None,
         ge=0,
+        le=MAX_SIDE,
         description=f"tile images with more pixels per side; None: {DEFAULT_TILE} if the model can be tiled; 0: never",
     )
-    overlap: int = Field(96, ge=8, description="pixels by which neighboring tiles overlap")
+    overlap: int = Field(96, ge=8, le=MAX_SIDE, description="pixels by which neighboring tiles overlap")
     axis: Literal[0, 1, 2, "axial", "coronal", "sagittal"] | None = Field(
         None, description="slices of NIfTI volumes: an array axis or an anatomical plane; None: see docs"
     )

@@ -23,8 +23,8 @@ FORMAT = "stochseg-prediction"
 def is_result(folder: Path) -> bool:
     """Whether a folder is the result of a prediction."""
     try:
-        return bool(json.loads((folder / RESULT).read_text()).get("format") == FORMAT)
-    except (OSError, ValueError, AttributeError):
+        return bool(read_json(folder / RESULT).get("format") == FORMAT)
+    except (OSError, UserError):
         return False
 
 

@@ -73,6 +73,17 @@ def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
 
 def read_stack(files: Sequence[Path], axis: Axis = None) -> Stack:
     """Read the file of a picture or a volume, or the files of a DICOM series."""
+    try:
+        return _read(files, axis)
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file can fail anywhere, and others wait
+        raise UserError(
+            f"cannot be read ({type(error).__name__}: {error}); it is damaged, copy or export it"
+        ) from error
+
+
+def _read(files: Sequence[Path], axis: Axis) -> Stack:
     if files[0].name.lower().endswith(nifti.SUFFIXES):
         return read_nifti(files[0], axis)
     if len(files) > 1 or _is_dicom(files[0]):
@@ -98,7 +109,7 @@ def stem(name: str) -> str:
 def _expand(given: str, problems: list[tuple[str, str]]) -> list[Path]:
     """Return the path itself, or the matches of a glob that are not part of a result."""
     path = Path(given)
-    if path.exists():
+    if given and path.exists():  # an empty text would be the current folder
         return [path]
     if not glob.has_magic(given):
         problems.append((given, "no such file or folder"))

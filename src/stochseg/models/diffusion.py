@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from stochseg.core import GRIDS, Grid, Profile, Schedule, make_grid
+from stochseg.limits import MAX_EVALUATIONS
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 
@@ -17,7 +18,7 @@ class DiffusionConfig(SegmenterConfig):
     schedule: Literal["cosine", "linear", "cosine-released"] = Field(
         "cosine", description="noise schedule; cosine-released is for checkpoints of the CCDM authors' released code"
     )
-    num_timesteps: int = Field(250, ge=1, description="T")
+    num_timesteps: int = Field(250, ge=1, le=MAX_EVALUATIONS, description="T")
     draws: int = Field(1, ge=1, description="(rater, t) pairs per training image, all served by one encoding")
     sampler: str = Field("ancestral", description="sampling algorithm")
     grid: str = Field("even", description="time steps at which the network is evaluated")

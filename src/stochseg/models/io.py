@@ -15,11 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import MANIFEST, find_folder, former, is_junk, replaced_folder, verify_manifest, write_manifest
 from stochseg.models.base import StochasticSegmenter
+from stochseg.models.budget import TensorBudget
 from stochseg.models.registry import build, find_class, is_registered
-from stochseg.networks import rename_old_tensors
+from stochseg.networks import ImageEncoder, rename_old_tensors
 from stochseg.types import DatasetInfo
 
 FORMAT = "stochseg-model"
@@ -28,6 +30,8 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 PROGRESS = "state/progress.json"
 """Progress of a run, in its checkpoints."""
+SPARE = 10**8
+"""Bytes of tensors that are not stored."""
 SHIPPED = Path(__file__).parent / "shipped"
 """Bundled models, one folder each."""
 
@@ -141,8 +145,12 @@ def _read_model(folder: Path) -> StochasticSegmenter:
     info = DatasetInfo.parse(description.get("info", {}), where=f"{file}: info")
     name, config = description.get("model"), description.get("config", {})
     before = values_before(name, config)
-    model = build(name, info, {**before, **config} if before else config, where=f" (in {file})")
+    options = {**before, **config} if before else config
+    model = build(name, info, options, where=f" (in {file})", budget=_budget(folder))
     load_weights(model, folder / WEIGHTS)
+    for module in model.modules():
+        if isinstance(module, ImageEncoder):
+            module.cache = None  # a folder that the file names: loading a model touches no other files
     return model
 
 
@@ -156,6 +164,12 @@ def values_before(name: object, config: object) -> dict[str, Any]:
     if not is_registered(name) or not isinstance(config, dict):  # `build` explains
         return {}
     return {key: config.get(key, value) for key, value in find_class(name).config_type.values_before.items()}
+
+
+def _budget(folder: Path) -> TensorBudget:
+    """Allow a network of the size of its weights, which may be stored in half precision, and tables of its own."""
+    stored = (folder / WEIGHTS).stat().st_size
+    return TensorBudget(4 * stored + SPARE, f"{WEIGHTS} has {stored / 10**6:,.0f} MB: they belong to different models")
 
 
 def list_bundled() -> tuple[str, ...]:
@@ -236,11 +250,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        content = parse_json(file.read_bytes(), str(file))
     except FileNotFoundError:
         raise UserError(f"{file} is missing; the checkpoint is incomplete") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid JSON ({error}); it is damaged or incomplete") from None
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected a JSON object, got {type(content).__name__}")
     return content

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.base import StochasticSegmenter
+from stochseg.models.budget import TensorBudget
 from stochseg.plugins import Registry
 from stochseg.types import DatasetInfo
 
@@ -110,7 +111,25 @@ def create(
     return model
 
 
-def build(name: object, info: DatasetInfo, config: dict[str, Any], *, where: str = "") -> StochasticSegmenter:
-    """The model with random weights, to be filled by the caller; `where`: see `find_class`."""
+def build(
+    name: object, info: DatasetInfo, config: dict[str, Any], *, where: str = "", budget: TensorBudget | None = None
+) -> StochasticSegmenter:
+    """The model with random weights, to be filled by the caller.
+
+    Args:
+        name: a name of `list_models()`.
+        info: facts about the data.
+        config: options of the model.
+        where: see `find_class`.
+        budget: memory of its tensors; default: what one file may ask for.
+    """
     cls = find_class(name, where)
-    return cls(info, cls.config_type.parse(config, where=f"model {cls.name!r}"))
+    parsed = cls.config_type.parse(config, where=f"model {cls.name!r}")
+    try:
+        with budget or TensorBudget():
+            return cls(info, parsed)
+    except UserError as error:
+        raise UserError(f"model {cls.name!r}{where}: {error}") from error
+    except (ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        detail = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"model {cls.name!r}{where} cannot be built with these options: {detail}") from error

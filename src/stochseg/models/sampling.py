@@ -21,6 +21,7 @@ from stochseg.config import Config
 from stochseg.core import NOISES, Noise
 from stochseg.data.fitting import Fit
 from stochseg.errors import UserError, hyphenated
+from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED
 from stochseg.types import DatasetInfo, Samples, Window
 
 Key = tuple[int, ...]
@@ -39,12 +40,12 @@ Report = Callable[[int], None]
 class SamplingOptions(Config):
     """Options of sampling. None stands for the model's own default (`model.default_sampling()`)."""
 
-    n: int = Field(16, ge=1, description="samples per image")
-    evaluations: int | None = Field(None, ge=1, description="network evaluations per sample")
+    n: int = Field(16, ge=1, le=MAX_SAMPLES, description="samples per image")
+    evaluations: int | None = Field(None, ge=1, le=MAX_EVALUATIONS, description="network evaluations per sample")
     sampler: str | None = Field(None, description="sampling algorithm")
     grid: str | None = Field(None, description="time steps at which the network is evaluated")
     noise: str | None = Field(None, description="independent, or latin: samples of an image are stratified")
-    seed: int = Field(0, ge=0, description="same seed, same samples")
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="same seed, same samples")
     renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
 
     @field_validator("sampler", "grid", "noise")

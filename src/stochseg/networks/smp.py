@@ -13,6 +13,7 @@ from stochseg.errors import UserError, unknown_name
 from stochseg.extras import require
 from stochseg.networks.encoders.efficientnet_lite import package_file, timm_name
 from stochseg.networks.hrnet import HRNet
+from stochseg.networks.timm_models import check_timm_name
 from stochseg.networks.weight_files import adapt_channels, check_loaded, read_weights
 
 HRNET = "hrnet"
@@ -39,6 +40,7 @@ def build_network(
     with the names of timm for "tu-NAME" and of segmentation_models_pytorch otherwise, or "package" for those of a
     Python package (tu-tf_efficientnet_lite0 to 2).
     """
+    _check_encoder(encoder)
     if weights == PACKAGE:
         return _build_packaged(architecture, encoder, image_channels, num_classes, options)
     tensors = None if weights is None else read_weights(weights)
@@ -81,6 +83,16 @@ def _build_packaged(
     _fill(body, tensors)
     check_loaded(body, tensors, file)
     return network
+
+
+def _check_encoder(encoder: str) -> None:
+    """Raise a UserError for an unknown encoder, before its name reaches a library that would look for it on a hub."""
+    if encoder.startswith(UNIVERSAL):
+        check_timm_name(require("timm", "zoo", f"the encoder {encoder}"), encoder.removeprefix(UNIVERSAL))
+        return
+    known = require("segmentation_models_pytorch", "zoo", "a model named smp:...").encoders.get_encoder_names()
+    if encoder not in known:
+        raise unknown_name("encoder", encoder, [*known, f"{UNIVERSAL}NAME (a model of timm)"])
 
 
 def _build(

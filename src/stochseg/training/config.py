@@ -6,17 +6,21 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stochseg.config import Config
+from stochseg.documents import parse_keys, parse_yaml
 from stochseg.errors import UserError
 from stochseg.files import write_text
+from stochseg.limits import MAX_SAMPLES, MAX_SEED, MAX_SIDE
 from stochseg.models.registry import find_class
 
 CONFIG_FILE = "train.yaml"
+
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class DataConfig(Config):
@@ -26,10 +30,8 @@ class DataConfig(Config):
     options: dict[str, Any] = Field({}, description="options of the data set, for every split")
     train: dict[str, Any] = Field({}, description="further options of the training split")
     val: dict[str, Any] = Field({}, description="further options of the validation split")
-    crop: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="cut every example to its central height, width"
-    )
-    size: tuple[PositiveInt, PositiveInt] | None = Field(
+    crop: tuple[Side, Side] | None = Field(None, description="cut every example to its central height, width")
+    size: tuple[Side, Side] | None = Field(
         None, description="resize every example, after the crop, to this height, width; one number is a square"
     )
     resize: Literal["fit", "stretch"] = Field(
@@ -38,7 +40,7 @@ class DataConfig(Config):
         "it samples; stretch, and always after a crop: of the run's own data only",
     )
     augment: str = Field("none", description="named augmentation of the training split; auto: that of the data")
-    workers: int = Field(0, ge=0, description="processes that load data")
+    workers: int = Field(0, ge=0, le=1024, description="processes that load data")
 
     @field_validator("size", mode="before")
     @classmethod
@@ -72,7 +74,7 @@ class ValidationConfig(Config):
 
     every: int = Field(1000, ge=1, description="optimizer steps between validations")
     images: int = Field(32, ge=1, description="images of the validation split, evenly spaced")
-    num_samples: int = Field(16, ge=2, description="samples per image")
+    num_samples: int = Field(16, ge=2, le=MAX_SAMPLES, description="samples per image")
     select: Literal["auto", "ged", "miou"] = Field(
         "auto", description="metric of the best checkpoint; auto: mIoU for images with one label map each, else GED"
     )
@@ -104,10 +106,10 @@ class TrainConfig(Config):
     start_from: str | None = Field(
         None, description="start with the weights of this model: a run, a saved model, or the name of a bundled one"
     )
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     steps: int = Field(ge=1, description="optimizer steps")
     minutes: float | None = Field(None, gt=0, description="stop after this many minutes of training, even before steps")
-    batch_size: int = Field(ge=1, description="images per step, over all processes")
+    batch_size: int = Field(ge=1, le=2**20, description="images per step, over all processes")
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = Field(
         "adam", description="sgd has a momentum of 0.9; muon orthogonalizes the steps of weight matrices"
     )
@@ -195,10 +197,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
                 raise UserError(f"override {assignment!r}: {parent!r} is a value, not a group of keys")
-        try:
-            node[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError(f"override {assignment!r}: {text!r} is not a value in YAML") from None
+        node[key] = parse_yaml(text, f"override {assignment!r}: {text!r}")
     return out
 
 
@@ -220,15 +219,14 @@ def read_config(file: Path) -> TrainConfig:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """
     try:
-        values = yaml.safe_load(file.read_text())
+        text = file.read_text()
     except FileNotFoundError:
         raise UserError(
             f"{file} is missing: {file.parent} is not a training run; give a folder written by `stochseg train`"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{file} is not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{file}: expected a config with keys such as data, model, steps; got {type(values).__name__}")
+    values = parse_keys(text, str(file), "data, model, steps")
     data = values.get("data")
     if isinstance(data, dict) and {"train", "val", "size", "augment", "workers"} <= data.keys():
         data.setdefault("resize", "stretch")  # written by a run, with all its keys, when there was no choice

@@ -71,7 +71,7 @@ def test_full_name_is_saved_and_loaded(tmp_path):
         ("smp:unet", "smp:deeplabv3/resnet50.*'smp:unet'"),
         ("smp:/resnet18", "smp:deeplabv3/resnet50.*'smp:/resnet18'"),
         ("smp:nope/resnet18", "architecture 'nope'.*deeplabv3.*hrnet"),
-        ("smp:unet/nope", "smp:unet/nope.*`nope`"),
+        ("smp:unet/nope", "smp:unet/nope.*'nope'.*resnet50"),
         ("smp:unet/tu-nope", "smp:unet/tu-nope"),
         ("smp:hrnet/resnet18", "tu-hrnet_w48.*'resnet18'"),
         ("lmp:unet/resnet18", "model 'lmp:unet/resnet18'.*ccdm.*smp:"),

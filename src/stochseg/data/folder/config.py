@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+import regex
 from pydantic import Field, model_validator
 
 from stochseg.errors import UserError
@@ -13,6 +14,8 @@ from stochseg.types import DatasetInfo
 DESCRIPTION = "dataset.yaml"
 INIT = "stochseg data init"
 """The command that calls `init_folder`."""
+MAX_SECONDS = 1.0
+"""Time that the expression `group` may take per image."""
 
 
 class FolderConfig(DatasetInfo):
@@ -55,16 +58,22 @@ class FolderConfig(DatasetInfo):
         """Return the patient of an image."""
         if self.group is None:
             return id
-        found = re.search(self.group, id)
+        try:
+            found = regex.search(self.group, id, timeout=MAX_SECONDS)
+        except TimeoutError:
+            raise UserError(
+                f"image {id!r}: `group` {self.group!r} of {DESCRIPTION} takes more than {MAX_SECONDS:g} s; avoid a "
+                "repetition inside a repetition, such as (a+)+"
+            ) from None
         if found is None or not found[1]:
             raise UserError(f"image {id!r}: `group` {self.group!r} of {DESCRIPTION} finds no patient in its name")
-        return found[1]
+        return str(found[1])
 
 
 def _check_expression(text: str) -> None:
     try:
-        count = re.compile(text).groups
-    except re.error as error:
+        count = regex.compile(text).groups
+    except regex.error as error:
         raise ValueError(f"group {text!r} is not a regular expression: {error}") from None
     if count != 1:
         raise ValueError(f"group {text!r} has {count} pairs of parentheses, expected one around the patient")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-import yaml
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.labels import class_map
@@ -17,6 +15,7 @@ from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
 from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels
 from stochseg.data.readers.trees import Tree
+from stochseg.documents import parse_json, parse_keys
 from stochseg.errors import UserError
 from stochseg.files import is_junk
 
@@ -75,22 +74,13 @@ class FolderFiles:
         """The content of dataset.yaml."""
         where = self.where(DESCRIPTION)
         hint = f"expected a data set folder with {DESCRIPTION}, {SPLITS}, images/, labels/"
-        try:
-            values = yaml.safe_load(self._text(DESCRIPTION, hint))
-        except yaml.YAMLError as error:
-            raise UserError(f"{where} is not valid YAML: {error}") from None
-        if not isinstance(values, dict):
-            raise UserError(f"{where}: expected keys such as num_classes, got {type(values).__name__}")
-        return FolderConfig.parse(values, where=where)
+        return FolderConfig.parse(parse_keys(self._text(DESCRIPTION, hint), where, "num_classes"), where=where)
 
     @cached_property
     def splits(self) -> dict[str, list[str]]:
         """The content of splits.json: image IDs by split. Splits share neither images nor patients."""
         where = self.where(SPLITS)
-        try:
-            content = json.loads(self._text(SPLITS, "splits are stored with the data, as lists of image names"))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where} is not valid JSON: {error}") from None
+        content = parse_json(self._text(SPLITS, "splits are stored with the data, as lists of image names"), where)
         splits: dict[str, list[str]] = content if isinstance(content, dict) else {}
         if not splits or not all(
             isinstance(ids, list) and all(isinstance(id, str) for id in ids) for ids in splits.values()

@@ -5,7 +5,6 @@ Cordts et al. 2016. Label maps are read in the form that is there: labelTrainIds
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,9 @@ from stochseg.data.importers.plans import Item, Plan, Provenance, Record, regist
 from stochseg.data.label_maps import check_labels, stack_labels
 from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
+from stochseg.documents import parse_json
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 from stochseg.types import DatasetInfo, Normalization
 
 IMAGENET = Normalization(
@@ -191,13 +192,16 @@ def _checked(labels: Pixels, count: int, void: int | None, file: _File) -> Pixel
 def _draw(file: _File) -> Pixels:
     """Draw the labelIds of the outlines in their order: later ones are in front."""
     try:
-        drawing = json.loads(file.tree.read(file.name))
+        drawing = parse_json(file.tree.read(file.name), file.where)
+        check_memory(4 * drawing["imgWidth"] * drawing["imgHeight"], file.where)
         canvas = Image.new("L", (drawing["imgWidth"], drawing["imgHeight"]), LABEL_NAMES.index("unlabeled"))
         pen = ImageDraw.Draw(canvas)
         for thing in drawing["objects"]:
             if thing["label"] != _UNDRAWN and not thing.get("deleted"):
                 pen.polygon([tuple(point) for point in thing["polygon"]], fill=_label_id(thing["label"], file))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # any value can be of any kind
         raise UserError(
             f"{file.where}: expected JSON with imgWidth, imgHeight and objects of label and polygon, got {error!r}; "
             "download it again"

@@ -6,6 +6,7 @@ Armato et al. 2011, distributed by TCIA under CC BY 3.0.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -17,10 +18,11 @@ import numpy as np
 from stochseg.data.importers.pickles import read_arrays
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import stack_labels
+from stochseg.data.readers.hdf5 import open_hdf5
 from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
-from stochseg.data.store import open_hdf5
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 from stochseg.types import DatasetInfo
 
 INFO = DatasetInfo(
@@ -117,9 +119,15 @@ def _pickle_items(source: Path) -> list[Item]:
         raise UserError(f"{source}: expected a dict of slices, got {type(content).__name__}")
     items = []
     for key, value in content.items():
-        if not isinstance(value, dict) or not {"image", "masks", "series_uid"} <= value.keys():
-            raise UserError(f"{source}: slice {key!r} lacks image, masks or series_uid; not the LIDCv1 pickle")
-        group = str(value["series_uid"])
+        if (
+            not isinstance(key, str | int)
+            or not isinstance(value, dict)
+            or not {"image", "masks", "series_uid"} <= value.keys()
+        ):
+            raise UserError(
+                f"{source}: slice {str(key)[:80]!r} lacks image, masks or series_uid; not the LIDCv1 pickle"
+            )
+        group = str(value["series_uid"])[:200]
         names = (str(key), group, published_split(group))
         items.append(Item(*names, partial(_v1_record, source, names, value["image"], value["masks"], 0.0)))
     return items
@@ -127,6 +135,15 @@ def _pickle_items(source: Path) -> list[Item]:
 
 def _hdf5_items(source: Path) -> list[Item]:
     file = open_hdf5(source)
+    try:
+        return _hdf5_rows(source, file)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises many kinds for damaged files
+        raise UserError(f"{source} is damaged ({error}); copy or download it again") from None
+
+
+def _hdf5_rows(source: Path, file: Any) -> list[Item]:
     items = []
     for split in ("train", "val", "test"):
         if split not in file or not {"images", "labels", "uids"} <= file[split].keys():
@@ -134,7 +151,14 @@ def _hdf5_items(source: Path) -> list[Item]:
                 f"{source}: expected groups train, val, test with images, labels, uids; {split!r} lacks them"
             )
         part = file[split]
-        for i, uid in enumerate(part["uids"][()]):
+        uids, images, labels = (part[key] for key in ("uids", "images", "labels"))
+        if uids.ndim != 1 or not len(uids) == len(images) == len(labels) or min(images.ndim, labels.ndim) < 2:
+            shapes = f"{uids.shape}, {images.shape} and {labels.shape}"
+            raise UserError(
+                f"{source}: uids, images and labels of {split!r} have the shapes {shapes}, expected one row each"
+            )
+        check_memory(8 * sum(math.prod(data.shape[1:]) for data in (images, labels)), f"a slice of {source}")
+        for i, uid in enumerate(uids[()]):
             names = (f"{split}-{i:05d}", f"series {uid.decode() if isinstance(uid, bytes) else uid}", split)
             items.append(Item(*names, partial(_hdf5_record, source, names, part, i)))
     return items
@@ -143,7 +167,7 @@ def _hdf5_items(source: Path) -> list[Item]:
 def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -> Record:
     try:
         image, masks = part["images"][i], part["labels"][i]
-    except OSError as error:
+    except Exception as error:  # see above
         raise UserError(
             f"{source}: slice {names[0]} cannot be read ({error}); copy or download the file again"
         ) from None
@@ -152,8 +176,11 @@ def _hdf5_record(source: Path, names: tuple[str, str, str], part: Any, i: int) -
 
 def _v1_record(source: Path, names: tuple[str, str, str], image: Any, masks: Any, shift: float) -> Record:
     where = f"{source}: slice {names[0]}"
-    image, masks = np.asarray(image, dtype=np.float64) + shift, np.asarray(masks)
-    if image.ndim != 2 or masks.ndim != 3 or 4 not in (masks.shape[0], masks.shape[2]):
+    try:
+        image, masks = np.asarray(image, dtype=np.float64) + shift, np.asarray(masks)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: expected arrays of numbers ({error}); download the file again") from None
+    if image.ndim != 2 or masks.ndim != 3 or 4 not in (masks.shape[0], masks.shape[2]) or 0 in image.shape:
         raise UserError(f"{where}: expected an image and four masks, got shapes {image.shape} and {masks.shape}")
     if image.min() < -1e-6 or image.max() > 1 + 1e-6:
         raise UserError(f"{where}: expected intensities in 0..1, got {image.min():g}..{image.max():g}")

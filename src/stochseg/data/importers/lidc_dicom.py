@@ -322,8 +322,11 @@ def read_window(file: Path) -> npt.NDArray[np.uint8]:
     if slope is None or intercept is None:
         raise UserError(f"{file}: no RescaleSlope and RescaleIntercept, so its values are not Hounsfield units")
     low, high = WINDOW
-    hounsfield = raw * float(slope) + float(intercept)
-    return np.rint((hounsfield.clip(low, high) - low) / (high - low) * 255).astype(np.uint8)
+    window = np.empty(raw.shape, np.uint8)
+    for row, out in zip(raw, window, strict=True):  # one by one, because it computes in 8 bytes per pixel
+        hounsfield = row * float(slope) + float(intercept)
+        out[...] = np.rint((hounsfield.clip(low, high) - low) / (high - low) * 255)
+    return window
 
 
 def crop(image: npt.NDArray[np.uint8], center: tuple[int, int]) -> npt.NDArray[np.uint8]:

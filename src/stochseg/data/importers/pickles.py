@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from stochseg.errors import UserError
 
@@ -23,38 +26,78 @@ def _latin1(text: str, encoding: str) -> bytes:
     return codecs.encode(text, "latin1")
 
 
-class ArrayUnpickler(pickle.Unpickler):
+def _empty_array(*_: Any) -> npt.NDArray[Any]:
+    """Return the array that its state then fills; the shape in the file would be allocated as it is."""
+    return np.ndarray((0,), np.uint8)
+
+
+def _scalar(kind: np.dtype[Any], content: bytes) -> Any:
+    if len(content) != kind.itemsize:
+        raise ValueError(f"{len(content)} bytes for a number of {kind.itemsize}")
+    return np.frombuffer(content, kind)[0]
+
+
+def _from_buffer(content: bytes, kind: np.dtype[Any], shape: tuple[int, ...], order: str) -> npt.NDArray[Any]:
+    return np.frombuffer(content, kind).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _plain_dtype(text: object, *flags: bool) -> np.dtype[Any]:
+    if not isinstance(text, str) or not re.fullmatch(r"[<>=|]?[?biufSU]\d{0,4}", text):
+        raise _MoreThanArrays(f"numbers of type {text!r}")
+    return np.dtype(text, *flags)
+
+
+class _Stream:
+    """A file that refuses to read beyond its end before the memory for it is allocated."""
+
+    def __init__(self, file: BinaryIO):
+        self.readline = file.readline
+        self._file = file
+        self._size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+
+    def read(self, count: int) -> bytes:
+        if count > self._size - self._file.tell():
+            raise EOFError("it is cut short")
+        return self._file.read(count)
+
+
+class ArrayUnpickler(pickle._Unpickler):
     """Unpickler of dicts, lists, tuples, numbers, strings and numpy arrays.
 
-    Any other name in the file is refused before it is looked up, so that nothing in the file can run.
+    Any other name in the file is refused before it is looked up, so that nothing in the file can run. In Python and not
+    in C, where a file of ten bytes can ask for a table of 30 GB.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        core = getattr(np, "_core", None) or np.core
         # Array pickles refer to private modules of numpy, which moved between its versions 1 and 2.
         place = module.replace("numpy._core.", "numpy.core.")
-        if place == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if place == "numpy.core.multiarray" and name in ("_reconstruct", "scalar"):
-            return getattr(core.multiarray, name)
-        if (place, name) == ("numpy.core.numeric", "_frombuffer"):
-            return core.numeric._frombuffer
-        if (module, name) == ("_codecs", "encode"):
-            return _latin1
+        if (place, name) in _NAMES:
+            return _NAMES[place, name]
         raise _MoreThanArrays(f"the name {module}.{name}")
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): None,  # an argument of the next one, never called
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "dtype"): _plain_dtype,
+    ("_codecs", "encode"): _latin1,
+}
 
 
 def read_arrays(file: Path) -> Any:
     """Read a pickle of arrays; a file with anything else, or a damaged one, is a `UserError`."""
     try:
         with file.open("rb") as stream:
-            return ArrayUnpickler(stream).load()
+            return ArrayUnpickler(_Stream(stream)).load()
     except _MoreThanArrays as error:
         raise UserError(
             f"{file} contains more than arrays: {error}; refused, none of it was run. "
             "Expected a pickle of numpy arrays, lists, dicts and strings"
         ) from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a damaged pickle can fail in any way
         raise UserError(
             f"{file} is not a complete pickle ({type(error).__name__}: {error}); download it again"
         ) from None

@@ -16,6 +16,7 @@ from stochseg.data.phantom.rendering import render, smooth_step
 from stochseg.data.phantom.scene import CORE_CONTRAST, GAP_CONTRAST, HALO_CONTRAST, Nodule, draw_scene
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
+from stochseg.limits import MAX_SEED
 from stochseg.types import DatasetInfo, Example, Truth
 
 Variant = Literal["binary", "multiclass"]
@@ -37,11 +38,11 @@ RATER_STREAM, DRAW_STREAM = 1, 2
 class PhantomConfig(Config):
     """Options of one split of the phantoms."""
 
-    size: int = Field(default=128, ge=8)
+    size: int = Field(default=128, ge=8, le=4096)
     variant: Variant = "binary"
-    count: int = Field(default=1000, ge=1)
-    raters: int = Field(default=4, ge=1)
-    seed: int = Field(default=0, ge=0)
+    count: int = Field(default=1000, ge=1, le=10**7)
+    raters: int = Field(default=4, ge=1, le=1000)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
 
 
 @register_dataset("phantom")

@@ -34,7 +34,8 @@ def read_picture(content: bytes, where: str, palette: Palette, *, oriented: bool
         raise
     except Image.DecompressionBombError as error:
         raise UserError(
-            f"{where}: too many pixels for one image ({error}); cut it into several, or shrink it"
+            f"{where}: too many pixels for one image ({error}); cut it into several, shrink it, or raise "
+            "PIL.Image.MAX_IMAGE_PIXELS"
         ) from None
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageMode
 
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 
 Pixels: TypeAlias = npt.NDArray[Any]
 """Numbers of any type: files decide."""
@@ -56,11 +57,22 @@ def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:
     if content[:4] == b"\x89PNG" and depth == b"\x10" and kind != b"\0":
         raise UserError(f"{where}: PNG with 16 bits per channel is supported in gray only; save this image as TIFF")
     with Image.open(io.BytesIO(content)) as image:
+        if image.format == "EPS":
+            raise UserError(f"{where} is PostScript, a program that draws; save it as PNG or TIFF")
+        convert = palette == "colors" and image.mode in _COLOR_MODES
+        _check_size(image, len(content), convert, where)
         pages = getattr(image, "n_frames", 1)
         if pages > 1 and image.format != "MPO":  # a photograph whose second picture is its preview
             raise several_images(where, f"{pages} pages")
-        convert = palette == "colors" and image.mode in _COLOR_MODES
         return Picture(np.asarray(image.convert(_COLOR_MODES[image.mode]) if convert else image))
+
+
+def _check_size(image: Image.Image, encoded: int, convert: bool, where: str) -> None:
+    """Check the memory of decoding: the file, Pillow's pixels, those of the converted picture, and two arrays."""
+    values = np.dtype(ImageMode.getmode(image.mode).typestr).itemsize * len(image.getbands())
+    stored = values if values < 3 else max(4, values)  # Pillow stores colors in 4 bytes
+    pixel = stored + (4 + 2 * 3 if convert else 2 * values)
+    check_memory(encoded + pixel * image.width * image.height, where)
 
 
 class SeveralImages(UserError):

@@ -7,14 +7,16 @@ the others, because it also converts coded colors such as palettes and YCbCr.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 
 import numpy as np
 import tifffile
-from PIL import Image, TiffImagePlugin
+from PIL import TiffImagePlugin
 
 from stochseg.data.readers.pictures import Palette, Picture, read_with_pillow, several_images
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 
 CLASSIC, BIG = (b"II*\0", b"MM\0*"), (b"II+\0", b"MM\0+")
 """First bytes of TIFF and BigTIFF, in both byte orders."""
@@ -34,10 +36,10 @@ def read_tiff(content: bytes, where: str, palette: Palette) -> Picture:
         raise several_images(where, "several pages")
     with tifffile.TiffFile(io.BytesIO(content)) as file:
         page = file.pages.first
-        if max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))) > len(content):
+        check_memory(len(content) + 2 * page.nbytes, where)
+        ends = [sum(segment) for segment in zip(page.dataoffsets, page.databytecounts, strict=True)]
+        if max(ends) > len(content) or len(ends) < math.prod(page.chunked):
             raise UserError(f"{where} is cut short; copy it again")
-        if page.size > 2 * (Image.MAX_IMAGE_PIXELS or page.size):  # Pillow's limit for its formats
-            raise UserError(f"{where}: {page.size} values are too many for one image; cut it into several")
         values = np.asarray(page.asarray())
         return Picture(np.moveaxis(values, 0, -1) if page.axes == "SYX" else values)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from stochseg.data.readers.formats import read_picture
 from stochseg.data.readers.pictures import Picture, Pixels
 from stochseg.errors import UserError
+from stochseg.limits import check_memory
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -31,12 +31,13 @@ class Tree:
         self._zip: zipfile.ZipFile | None = None
         if path.is_dir():
             return
-        if not zipfile.is_zipfile(path):
-            raise UserError(f"{path}: expected a folder or a zip file (a zip that was cut short is not one)")
         try:
-            self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
+            is_zip = zipfile.is_zipfile(path)
+            self._zip = zipfile.ZipFile(path) if is_zip else None
+        except Exception as error:  # a damaged directory can fail anywhere, in any way
             raise UserError(f"{path} is a damaged zip file ({error}); copy or download it again") from None
+        if not is_zip:
+            raise UserError(f"{path}: expected a folder or a zip file (a zip that was cut short is not one)")
 
     @cached_property
     def names(self) -> list[str]:
@@ -51,7 +52,7 @@ class Tree:
             found = [n for n in self._zip.namelist() if not n.endswith("/")]
             for name in found:
                 parts = PurePosixPath(name.replace("\\", "/"))
-                if parts.is_absolute() or ".." in parts.parts or ":" in parts.parts[0]:
+                if parts.is_absolute() or not parts.parts or ".." in parts.parts or ":" in parts.parts[0]:
                     raise UserError(f"{self.path}: the entry {name!r} points outside the archive; nothing was read")
         hidden = ("__MACOSX", ".")
         return sorted(n for n in found if not any(part.startswith(hidden) for part in n.split("/")))
@@ -63,8 +64,18 @@ class Tree:
     def read(self, name: str) -> bytes:
         """Read the content of a file."""
         try:
-            return (self.path / name).read_bytes() if self._zip is None else self._zip.read(name)
-        except (OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            if self._zip is None:
+                check_memory((self.path / name).stat().st_size, self.where(name))
+                return (self.path / name).read_bytes()
+            entry = self._zip.getinfo(name)
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # Python unpacks these without a limit.
+                raise UserError(f"{self.where(name)} is packed as bzip2 or LZMA, expected deflate; pack it again")
+            check_memory(entry.compress_size + entry.file_size, self.where(name))
+            return self._zip.read(entry)  # the stated size at most
+        except UserError:
+            raise
+        except Exception as error:  # a damaged archive can fail anywhere in a decoder, in any way
             raise UserError(f"{self.where(name)} cannot be read: {error}") from None
 
     def picture(self, name: str, *, oriented: bool = True) -> Picture:

@@ -31,6 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import normal_kl
+from stochseg.limits import MAX_EVALUATIONS
 from stochseg.models.baselines.gaussian_diffusion import GaussianDiffusion, GaussianDiffusionConfig, Noised, Prediction
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
@@ -43,7 +44,7 @@ class CIMDConfig(GaussianDiffusionConfig, UNetConfig):
     """Shape of the U-Net, the diffusion and the ambiguity encoders."""
 
     schedule: Literal["cosine", "linear"] = "linear"
-    num_timesteps: int = Field(1000, ge=1, description="T")
+    num_timesteps: int = Field(1000, ge=1, le=MAX_EVALUATIONS, description="T")
     latent: int = Field(6, ge=1, description="dimensions of the ambiguity Gaussians")
     ambiguity_channels: tuple[int, ...] = Field((32, 64, 128, 192), min_length=1, description="channels per level")
     vlb_weight: float = Field(1e-3, ge=0, description="weight of the variational bound, summed over t")

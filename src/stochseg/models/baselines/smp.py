@@ -39,6 +39,7 @@ from stochseg.models.baselines.deterministic import DeterministicConfig, Determi
 from stochseg.models.registry import FAMILIES
 from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.networks.smp import build_network
+from stochseg.networks.timm_models import TimmOption
 from stochseg.types import DatasetInfo
 
 STRIDE = 32
@@ -73,7 +74,7 @@ class SMPConfig(DeterministicConfig):
     )
     encoder_depth: int | None = Field(None, ge=1, le=5, description="levels of the encoder; None: the architecture's")
     decoder_channels: int | tuple[int, ...] | None = Field(None, description="None: the published size")
-    encoder_options: dict[str, bool | int | float | str | tuple[int, ...]] = Field(
+    encoder_options: dict[TimmOption, bool | int | float | tuple[int, ...]] = Field(
         {}, description="further keywords of a timm encoder, e.g. img_size"
     )
 
@@ -93,8 +94,9 @@ class SMPSegmenter(DeterministicSegmenter):
     def _build(self, weights: str | None = None) -> Any:
         # Swin takes any size, not only that of its pretraining.
         any_size = {"strict_img_size": False} if self.encoder.startswith("tu-swin") else {}
+        given: dict[str, Any] = dict(self.config.encoder_options.items())
         chosen = self.config.model_dump(include={"encoder_depth", "decoder_channels"}, exclude_none=True)
-        options = {**PUBLISHED.get(self.architecture, {}), **any_size, **self.config.encoder_options, **chosen}
+        options = {**PUBLISHED.get(self.architecture, {}), **any_size, **given, **chosen}
         return build_network(self.architecture, self.encoder, self.image_channels, self.num_classes, options, weights)
 
     def load_pretrained(self) -> None:

@@ -13,6 +13,7 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.networks.encoders.base import EncoderConfig
 from stochseg.networks.encoders.pretrained import DOWNLOAD, RANDOM, PretrainedEncoder
+from stochseg.networks.timm_models import check_timm_name
 from stochseg.networks.unet import FEATURE_STRIDE
 from stochseg.networks.weight_files import check_loaded, read_weights
 from stochseg.types import DatasetInfo
@@ -56,8 +57,7 @@ class TimmEncoder(PretrainedEncoder):
 
     def _find_options(self) -> dict[str, Any]:
         """Keywords that build this model as a feature extractor for images of any size."""
-        if not self.timm.models.is_model(self.architecture.partition(".")[0]):
-            raise UserError(f"encoder {self.name!r}: timm has no model {self.architecture!r}; see timm.list_models()")
+        check_timm_name(self.timm, self.architecture)
         with torch.device("meta"):
             if self._is_vit(self.timm.create_model(self.architecture, num_classes=0)):
                 return {"num_classes": 0, "dynamic_img_size": True}

@@ -1,0 +1,43 @@
+"""A short form of tests/torture/fuzz.py: every target, a few seeded inputs."""
+
+import signal
+
+import pytest
+
+from tests.torture.fuzz import make_input, run_input
+from tests.torture.targets import make_targets
+
+INPUTS = 25
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    return make_targets(tmp_path_factory.mktemp("fuzz"))
+
+
+NAMES = (
+    *("png", "jpeg", "other-pictures", "tiff", "nii", "nii-volume", "nii.gz", "nii.gz-volume", "dcm", "dcm-volume"),
+    *("zip", "pickle", "dataset.yaml", "train.yaml", "settings", "xml", "store", "lidc-hdf5"),
+    *("config.json", "model.safetensors", "samples.npz", "command"),
+)
+
+
+def test_all_targets_are_listed(targets):
+    assert set(NAMES) == set(targets)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_inputs_are_accepted_or_refused(targets, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # commands write there
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("more than 20 s"))
+    signal.alarm(20)
+    try:
+        if name != "command":
+            assert "accepted" in {run_input(targets[name], seed)[0] for seed in targets[name].seeds}
+        for index in range(INPUTS if name != "command" else 10):
+            outcome, detail = run_input(targets[name], make_input(targets[name], name, 0, index))
+            assert outcome in ("accepted", "refused"), detail
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)

@@ -1,0 +1,192 @@
+"""Fuzz all readers, configs, stores, checkpoints and commands; count what is not a clean refusal.
+
+    python -m tests.torture.fuzz --seconds 600 --out fuzz.csv
+
+Input i of a target depends on the seed, the target and i alone. A second call with the same file continues where the
+first one stopped. Inputs that fail are kept next to the file, with their tracebacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import faulthandler
+import itertools
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from stochseg.errors import UserError
+from stochseg.files import write_csv
+from tests.torture.targets import Target, make_targets
+
+SECONDS = 10.0
+"""An input that takes longer is a hang."""
+MEMORY = 10**9
+"""An input that takes more bytes is a bomb."""
+BATCH = 200
+OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "crash")
+
+
+def make_input(target: Target, name: str, seed: int, index: int) -> bytes:
+    """Return input `index` of a target."""
+    rng = random.Random(f"{seed} {name} {index}")
+    return target.mutate(rng, rng.choice(target.seeds), target.seeds)
+
+
+def run_input(target: Target, content: bytes) -> tuple[str, str]:
+    """Read an input in this process; return the outcome and the traceback, if there is one."""
+    try:
+        target.read(content)
+    except UserError:
+        return "refused", ""
+    except Exception:
+        return "traceback", traceback.format_exc()
+    return "accepted", ""
+
+
+def _work(connection: Connection, scratch: Path) -> None:
+    """Run inputs until the connection closes. Peak memory never falls, so the process ends after a bomb."""
+    warnings.simplefilter("ignore")
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    os.chdir(scratch)  # commands write there
+    targets = make_targets(scratch)
+    connection.send(list(targets))
+    while True:
+        name, seed, index = connection.recv()
+        content = make_input(targets[name], name, seed, index)
+        before = _peak()
+        outcome, detail = run_input(targets[name], content)
+        connection.send((outcome, detail) if _peak() - before < MEMORY else ("memory", f"{_peak() - before:,} bytes"))
+
+
+def _peak() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class Worker:
+    """A process that runs inputs; it is replaced when it hangs, crashes or has grown."""
+
+    def __init__(self, scratch: Path):
+        self.scratch = scratch
+        self.start()
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        self.process = context.Process(target=_work, args=(other, folder), daemon=True)
+        self.process.start()
+        other.close()
+        self.targets: list[str] = self.connection.recv()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def run(self, name: str, seed: int, index: int) -> tuple[str, str]:
+        """Run an input in the process, with a limit on its time."""
+        self.connection.send((name, seed, index))
+        try:
+            result = self.connection.recv() if self.connection.poll(SECONDS) else ("hang", f"more than {SECONDS} s")
+        except (EOFError, OSError):
+            self.process.join()
+            result = ("crash", f"exit code {self.process.exitcode}")
+        if result[0] in ("hang", "memory", "crash"):
+            self.stop()
+            self.start()
+        return result
+
+
+def fuzz(out: Path, seed: int, seconds: float, only: list[str]) -> Counter[str]:
+    """Run batches of all targets in turn until the time is over, and add their counts to a CSV file."""
+    total = Counter[str]()
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch:
+        worker = Worker(Path(scratch))
+        try:
+            for name in itertools.cycle(only or worker.targets):
+                start = time.monotonic()
+                if start > end:
+                    break
+                total += _batch(worker, out, name, seed, min(end, start + seconds / 40))
+        finally:
+            worker.stop()
+    return total
+
+
+def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Counter[str]:
+    rows = read_counts(out)
+    row = rows.setdefault((name, seed), Counter())
+    first, start, counts = sum(row[key] for key in OUTCOMES), time.monotonic(), Counter[str]()
+    for index in range(first, first + BATCH):
+        outcome, detail = worker.run(name, seed, index)
+        counts[outcome] += 1
+        if outcome not in ("accepted", "refused"):
+            _keep(out, name, seed, index, outcome, detail)
+        if time.monotonic() > end:
+            break
+    row.update(counts)
+    row["seconds"] += round(time.monotonic() - start, 1)  # type: ignore[assignment]
+    write_csv(out, [{"target": key[0], "seed": key[1], **_row(rows[key])} for key in sorted(rows)])
+    return counts
+
+
+def _row(counts: Counter[str]) -> dict[str, object]:
+    inputs = sum(counts[key] for key in OUTCOMES)
+    return {"inputs": inputs, **{key: counts[key] for key in OUTCOMES}, "seconds": round(counts["seconds"], 1)}
+
+
+def read_counts(out: Path) -> dict[tuple[str, int], Counter[str]]:
+    """Read the counts of earlier calls by target and seed."""
+    rows: dict[tuple[str, int], Counter[str]] = {}
+    for row in csv.DictReader(out.open()) if out.exists() else ():
+        counts = Counter({key: int(row[key]) for key in OUTCOMES})
+        counts["seconds"] = float(row["seconds"])  # type: ignore[assignment]
+        rows[row["target"], int(row["seed"])] = counts
+    return rows
+
+
+def _keep(out: Path, name: str, seed: int, index: int, outcome: str, detail: str) -> None:
+    with out.with_suffix(".failures.txt").open("a") as stream:
+        stream.write(f"=== {name} seed {seed} index {index}: {outcome}\n{detail}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--out", type=Path, required=True, help="CSV file to append to")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", action="append", default=[], help="only this target; repeatable")
+    parser.add_argument("--show", type=int, help="run this input of the target in this process and print the outcome")
+    options = parser.parse_args()
+    if options.show is not None:
+        faulthandler.enable()
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)  # commands write there
+            target = make_targets(Path(scratch))[options.target[0]]
+            content = make_input(target, options.target[0], options.seed, options.show)
+            print(content[:2000])
+            signal.alarm(60)
+            print(*run_input(target, content), sep="\n")
+        return
+    total = fuzz(options.out, options.seed, options.seconds, options.target)
+    print(", ".join(f"{total[key]:,} {key}" for key in OUTCOMES))
+    if total["traceback"] + total["hang"] + total["memory"] + total["crash"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
