@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from stochseg.experiments.comparison import column_titles, markdown_table
+from stochseg.experiments.paper.tables import format_values
 from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import FAMILIES
@@ -49,10 +50,13 @@ compare` takes others.
 CAMVID = """\
 ## Measured: CamVid
 
-mIoU in % of the fused map of 1, 5 and 10 samples, fused by the mean of their probabilities or by majority vote, on the
-{images} validation images at {height}×{width}. Every network was trained for {minutes} minutes ({hardware}). Only the
-frozen encoder was pretrained; its parameters are not counted. Written by
-[benchmarks/camvid.py](../benchmarks/camvid.py).
+mIoU in % on the {images} validation images at {height}×{width}, of the map fused from 1, 5 and 10 samples by the mean
+of their probabilities: mean ± standard deviation over trainings with different seeds. Every network had {minutes:g}
+minutes of one core ({hardware}), counted in CPU time, and started with the ImageNet weights of EfficientNet-Lite0.
+`fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained with cross-entropy. Frozen
+parameters are not counted. Majority votes are in the CSV file. Written by
+[benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are `camvid-fast`, `camvid-smp`, `camvid-unet-ce` and
+`camvid-ccdm`.
 """
 
 PUBLISHED = re.compile(r"\n*^Published parameters: (.+)\.$", re.MULTILINE)
@@ -165,9 +169,26 @@ def measured() -> Iterator[str]:
         yield f"{LIDC}\n{markdown_table(read(file), column_titles())}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
-        columns = {"method": "method", "trained_parameters": "trained parameters"}
-        columns |= {f"{rule}_{n}": f"{rule}, {n}" for rule in ("mean", "vote") for n in (1, 5, 10)}
-        yield f"{CAMVID.format(**rows[0])}\n{markdown_table(rows, columns)}"
+        facts = {**rows[0], "minutes": float(rows[0]["minutes"])}
+        yield f"{CAMVID.format(**facts)}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
+
+
+CAMVID_COLUMNS = {
+    "method": "method",
+    "model": "model",
+    "trained_parameters": "trained parameters",
+    "steps": "steps",
+    "seeds": "trainings",
+    **{f"mean_{n}": f"{n} sample{'s' * (n > 1)}" for n in (1, 5, 10)},
+}
+
+
+def camvid_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """One row per method: mean ± standard deviation over seeds."""
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        scores = {f"mean_{n}": format_values([float(row[f"mean_{n}"]) for row in own], 1) for n in (1, 5, 10)}
+        yield {**own[0], "seeds": str(len(own)), **scores}
 
 
 def page() -> str:

@@ -29,7 +29,7 @@ def pick_device(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise UserError(f"unknown device {name!r}; expected one of {DEVICES}") from None
     try:
         torch.zeros(1, device=device)

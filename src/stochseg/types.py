@@ -40,11 +40,11 @@ def distinct_colors(first: Sequence[str], count: int) -> tuple[str, ...]:
     """`count` colors "#rrggbb": the first ones as given, then hues a golden angle apart.
 
     >>> distinct_colors(["#000000"], 3)
-    ('#000000', '#e64949', '#4973e6')
+    ('#000000', '#e64949', '#4977e6')
     """
     hues = ((i * 0.618034) % 1 for i in range(max(0, count - len(first))))
     more = (colorsys.hsv_to_rgb(hue, 0.68, 0.9) for hue in hues)
-    return (*first[:count], *("#" + "".join(f"{int(255 * part):02x}" for part in color) for color in more))
+    return (*first[:count], *("#" + "".join(f"{round(255 * part):02x}" for part in color) for color in more))
 
 
 class Normalization(Config):

@@ -13,6 +13,7 @@ from stochseg.config import Config
 from stochseg.data.folder.config import FolderConfig
 from stochseg.documents import parse_json, parse_yaml
 from stochseg.errors import UserError
+from stochseg.files import write_manifest
 from stochseg.limits import VARIABLE
 from stochseg.models import MODELS, create, load, save
 from stochseg.types import DatasetInfo, Samples
@@ -39,6 +40,7 @@ def offline(monkeypatch):
 def describe(folder, **changes):
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    write_manifest(folder)
     return folder
 
 

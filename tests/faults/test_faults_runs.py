@@ -99,6 +99,16 @@ def test_half_a_checkpoint_falls_back_to_the_one_before(out, resume, trained):
     assert_same_run(out, trained)
 
 
+def test_any_checkpoint_that_is_left_is_resumed(tiny_run, tmp_path):
+    out, changes = tmp_path / "run", ("save_every=1", "keep_checkpoints=3")
+    train(tiny_run("steps=4", *changes), out, device="cpu")
+    for name in ("last", "last-1"):
+        shutil.rmtree(out / name)
+    train(tiny_run("steps=4", *changes), out, resume=True, device="cpu", console=Console(file=(text := io.StringIO())))
+    assert "step 2" in text.getvalue()
+    assert saved_progress(out)["step"] == 4
+
+
 def test_no_sound_checkpoint_is_an_error_that_changes_nothing(out, resume):
     for folder in ("last", "last-1"):
         damage(out / folder / "model.safetensors")

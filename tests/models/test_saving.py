@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from stochseg.errors import UserError
 from stochseg.models import load, save
 from stochseg.models.io import WEIGHTS
 from tests.support.models import fresh
@@ -30,3 +31,9 @@ def test_permissions_follow_the_umask(tmp_path, mask, file, folder):
         os.umask(before)
     assert saved.stat().st_mode & 0o777 == folder
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {file}
+
+
+@pytest.mark.parametrize(("path", "device"), [(3, "cpu"), (None, "cpu"), ("lidc", "gpu"), ("lidc", 7.5)])
+def test_wrong_types_of_load_are_explained(path, device):
+    with pytest.raises(UserError, match="expected"):
+        load(path, device=device)

@@ -12,8 +12,9 @@ from stochseg.evaluation import evaluate
 from stochseg.experiments.runs import open_run
 from stochseg.inference import PredictOptions, predict
 from stochseg.models import load
+from stochseg.models.intensities import with_intensities
 from stochseg.models.sampling import SamplingOptions
-from stochseg.training import read_config, train
+from stochseg.training import open_split, read_config, train
 from stochseg.training.stream import TrainingStream
 from tests.support.predictions import read_result
 from tests.support.runs import stop_at, values
@@ -131,3 +132,25 @@ def test_a_failed_start_leaves_no_run(config, photographs, tmp_path, monkeypatch
     train(config(), out, device="cpu")
     with pytest.raises(UserError, match="already contains a run"):
         train(config(), out, device="cpu")
+
+
+def test_a_run_from_before_there_was_a_choice_resumes(tiny_run, tmp_path):
+    """Without a size, both ways of resizing are the same."""
+    train(tiny_run("steps=1"), tmp_path / "run", device="cpu")
+    file = tmp_path / "run/train.yaml"
+    text = file.read_text()
+    assert "resize: fit\n" in text
+    file.write_text(text.replace("  resize: fit\n", ""))
+    train(tiny_run("steps=2"), tmp_path / "run", resume=True, device="cpu")
+    with pytest.raises(UserError, match=r"data\.size \(None, now \[8, 8\]\)"):
+        train(tiny_run("steps=3", "data.size=8"), tmp_path / "run", resume=True, device="cpu")
+
+
+def test_intensities_are_those_of_the_images_as_they_are(config, photographs, tmp_path):
+    """Resizing smooths single bright pixels away, which a user's images still have."""
+    small = config("data.size=12")
+    train(small, tmp_path / "run", device="cpu")
+    model, stored = load(tmp_path / "run"), open_split(small, "train")
+    assert model.info.fit is not None
+    assert model.info.intensities == with_intensities(stored).intensities
+    assert model.info.ignore == stored.info.ignore

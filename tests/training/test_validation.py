@@ -66,6 +66,7 @@ def test_the_metric_of_the_best_checkpoint_stays_unless_it_is_changed(tiny_run, 
     file = tmp_path / "run/last/state/progress.json"
     old = {key: value for key, value in json.loads(file.read_text()).items() if key != "best_metric"}
     file.write_text(json.dumps({**old, "best": -1.0}))  # a GED that no model reaches
+    write_manifest(tmp_path / "run/last")
     train(tiny_run("steps=2", *ONE_MAP), tmp_path / "run", resume=True, device="cpu")
     progress = saved_progress(tmp_path / "run")
     assert (progress["best"], progress["best_step"], progress["best_metric"]) == (-1.0, 1, "ged")

@@ -49,7 +49,14 @@ def spread(length: int, count: int) -> list[int]:
 
 
 def has_single_annotations(data: SegmentationData) -> bool:
-    """Whether images have one label map each, judged by up to 16 evenly spaced ones."""
+    """Whether images have one label map each, judged by up to 16 evenly spaced ones.
+
+    Args:
+        data: The split.
+
+    Returns:
+        True if so.
+    """
     return all(len(data[i].raters) == 1 for i in spread(len(data), 16))
 
 

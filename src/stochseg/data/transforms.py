@@ -107,6 +107,12 @@ def default_augmentation(info: DatasetInfo) -> str:
     Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
     and quarter turns. Color images of unknown orientation are only mirrored.
 
+    Args:
+        info: Facts about the data.
+
+    Returns:
+        A key of `AUGMENTATIONS`.
+
     Example:
         >>> default_augmentation(DatasetInfo(num_classes=2, image_channels=1))
         'flip-rotate'

@@ -88,6 +88,8 @@ def evaluate(
         digest.update(example.image.numpy().tobytes() + example.raters.numpy().tobytes())
         example = example.rated(data.info.ignore)
         if len(example.raters) == 0:  # all void: no sample can be wrong
+            if progress is not None:
+                progress(done, len(chosen))
             continue
         image = match_normalization(example.image, data.info, model.info)
         start = time.perf_counter()

@@ -172,12 +172,15 @@ def _config(method: str, overrides: Sequence[str], data: Path | None, limits: di
 def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
     """Raise a UserError if data cannot be opened, are empty, or differ between methods."""
     first = next(iter(configs))
-    compared = {"name", "options", "crop", "size", "resize", "train" if split == "train" else "val"}
+    compared = {"name", "options", "crop", "size", "train" if split == "train" else "val"}
     for name, config in configs.items():
         for part in ("train", "val", split):
             if len(open_split(config, part)) == 0:
                 raise UserError(f"{name}: the split {part!r} of its data is empty")
-        scored, expected = (each.data.model_dump(mode="json", include=compared) for each in (config, configs[first]))
+        scored, expected = (
+            {**each.data.model_dump(mode="json", include=compared), "fit": each.data.fit}
+            for each in (config, configs[first])
+        )
         if scored != expected:
             raise UserError(
                 f"{name} would be scored on other data than {first} ({scored} instead of {expected}), so the two "

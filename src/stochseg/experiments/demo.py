@@ -23,7 +23,7 @@ from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Picture, Section
 from stochseg.reports.run import read_log
 from stochseg.training import TrainConfig, train
-from stochseg.training.log import LOG_FILE
+from stochseg.training.log import LOG_FILE, last_step
 
 IMAGES, SAMPLES = 32, 100
 SAMPLES_PNG = "samples.png"
@@ -88,7 +88,7 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
 
 def _unfinished(config: TrainConfig, out: Path) -> str:
     """A sentence about steps that the time limit left out; "" if there are none."""
-    steps = max((record["step"] for record in read_log(out / LOG_FILE)), default=0)
+    steps = last_step(out)
     if steps >= config.steps:
         return ""
     rest = shlex.join(["stochseg", "demo", "--out", str(out)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 import time
 import warnings
@@ -123,13 +124,13 @@ def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str
 # --- sampling ------------------------------------------------------------------------------------------
 
 
-def batches(jobs: Iterable[Job], n: int) -> Iterator[list[Job]]:
+def batches(jobs: Iterable[Job], plan: Plan) -> Iterator[list[Job]]:
     """Group consecutive inputs of one size that fit into one call; a volume of more slices is a batch of its own."""
     batch: list[Job] = []
     for job in jobs:
         if batch and (
             batch[0].images.shape[1:] != job.images.shape[1:]
-            or sum(len(j.images) for j in batch) + len(job.images) > _slices_per_call(batch[0], n)
+            or sum(len(j.images) for j in batch) + len(job.images) > _slices_per_call(batch[0], plan)
         ):
             yield batch
             batch = []
@@ -149,7 +150,7 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
     images = jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
     s, _, h, w = images.shape
     n, classes = plan.options.n, plan.model.num_classes
-    model, step = plan.model_for(h, w), _slices_per_call(jobs[0], n)
+    model, step = plan.model_for(h, w), _slices_per_call(jobs[0], plan)
     labels = np.empty((s, n, h, w), label_type(classes))
     mean, weights = np.empty((s, classes, h, w), np.float32), np.empty((s, n), np.float32)
     window: Window | None = None
@@ -182,9 +183,10 @@ def _check_borders(result: StackResult) -> tuple[str, ...]:
     return (cut_notice(result.window, cut_off),) if result.window is not None and bool(cut_off.any()) else ()
 
 
-def _slices_per_call(job: Job, n: int) -> int:
-    height, width = job.images.shape[-2:]
-    return max(1, PIXELS_PER_CALL // (n * height * width))
+def _slices_per_call(job: Job, plan: Plan) -> int:
+    """Images per call, at the size at which the network sees them."""
+    pixels = max(math.prod(job.images.shape[-2:]), math.prod(plan.model.info.fit or ()))
+    return max(1, PIXELS_PER_CALL // (plan.options.n * pixels))
 
 
 # --- the record ----------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def predict(
         return reporter.outcomes
     with locked(out):
         jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
-        for batch in batches(jobs, plan.options.n):
+        for batch in batches(jobs, plan):
             _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
             for job in batch:
                 folder, failure = out / job.source.name, problem

@@ -63,6 +63,9 @@ def iou_per_class(confusion: ArrayLike) -> Tensor:
 def dice_per_class(confusion: ArrayLike) -> Tensor:
     """Compute the Dice score of each class of a confusion matrix "l l"; nan for a class that occurs nowhere.
 
+    Args:
+        confusion: "l l", counts of pixels.
+
     Returns:
         "l" float64.
 

@@ -86,9 +86,17 @@ def iou_blocks(samples: ArrayLike, raters: ArrayLike, num_classes: int) -> IoUBl
 
 
 def class_iou_blocks(samples: ArrayLike, raters: ArrayLike, num_classes: int) -> tuple[IoUBlocks, ...]:
-    """Compute the blocks of each foreground class alone; arguments as in `iou_blocks`.
+    """Compute the blocks of each foreground class alone.
 
     GED is linear in the IoU, so the GED of `iou_blocks` is the mean of the GEDs of these.
+
+    Args:
+        samples: label maps "b n *space".
+        raters: label maps "b k *space".
+        num_classes: number of labels, background included.
+
+    Returns:
+        The blocks of classes 1, 2, …
 
     Example:
         >>> [blocks.samples_raters.item() for blocks in class_iou_blocks([[[1, 1, 0, 2]]], [[[1, 0, 0, 2]]], 3)]

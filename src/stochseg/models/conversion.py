@@ -87,6 +87,8 @@ def convert_checkpoint(
     released, file, out = lookup("checkpoint", CHECKPOINTS, name), Path(file), Path(out)
     if out.exists():
         raise UserError(f"{out} exists; choose the path of a new folder")
+    if encoder_weights is not None and "encoder" not in released.options:
+        raise UserError(f"encoder_weights: {name!r} has no image encoder; leave it out")
     content = read_tensor_file(file, "checkpoint")
     tensors = content.get(WEIGHTS, content) if isinstance(content, dict) else None
     if not isinstance(tensors, Mapping):
@@ -95,8 +97,6 @@ def convert_checkpoint(
     load_released_unet(model.denoiser.unet, tensors, f"{file} ({name})")
     if isinstance(model.denoiser.encoder, TimmEncoder):
         _load_dino(model.denoiser.encoder, content.get(ENCODER), encoder_weights, f"{file} ({name})")
-    elif encoder_weights is not None:
-        raise UserError(f"encoder_weights: {name!r} has no image encoder; leave it out")
     save(model, out)
     return model
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from stochseg.devices import pick_device
 from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import MANIFEST, find_folder, former, is_junk, replaced_folder, verify_manifest, write_manifest
@@ -122,14 +123,17 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     >>> stochseg.load("lidc").name
     'ccdm-fast'
     """
+    _check_path(path)
+    target = device if isinstance(device, torch.device) else pick_device(device)
     while True:
         folder = find_model(Path(path))
-        place = folder.stat()
+        place = None
         try:
-            return _read_model(folder).to(device).eval()
+            place = folder.stat()
+            return _read_model(folder).to(target).eval()
         except (UserError, FileNotFoundError) as error:
             # Unless a training has replaced the files while they were read.
-            if folder.exists() and os.path.samestat(place, folder.stat()):
+            if place is not None and folder.exists() and os.path.samestat(place, folder.stat()):
                 raise UserError(f"{error}{_instead(folder)}") from None
 
 
@@ -152,6 +156,12 @@ def _read_model(folder: Path) -> StochasticSegmenter:
         if isinstance(module, ImageEncoder):
             module.cache = None  # a folder that the file names: loading a model touches no other files
     return model
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        known = ", ".join(list_bundled())
+        raise UserError(f"load: expected a path or the name of a bundled model ({known}), got {path!r}")
 
 
 def _instead(folder: Path) -> str:

@@ -241,4 +241,6 @@ def undo_fit(samples: Samples, fit: Fit) -> Samples:
     inside[tuple(slice(start, stop) for start, stop in samples.window)] = True
     inside = fit.undo_labels(inside)
     ends = (torch.nonzero(inside.any(other)).flatten().tolist() for other in (1, 0))  # of rows and columns
-    return replace(samples, labels=labels, mean=mean, window=tuple((each[0], each[-1] + 1) for each in ends))
+    return replace(
+        samples, labels=labels, mean=mean, window=tuple((each[0], each[-1] + 1) if each else (0, 0) for each in ends)
+    )

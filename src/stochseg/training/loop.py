@@ -174,8 +174,8 @@ class _Run:
         options = config.model.options
         if resumed:
             options = {**values_before(config.model.name, saved_options(out)), **options}
-        # Padding is void in training only.
-        info = with_intensities(train_data).model_copy(update={"ignore": stored.info.ignore})
+        # Intensities of the images as users pass them; padding is void in training only.
+        info = with_intensities(stored).model_copy(update={"fit": config.data.fit})
         self.model = build(config.model.name, info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
@@ -351,6 +351,7 @@ class _Run:
 
     def _validate(self, log: Log) -> None:
         """Score the averaged weights on the validation images, and save the best model by GED or mIoU."""
+        self._check_lock()
         config, model = self.config.validation, self.average.model
         own = self.val_images[self.processes.rank :: self.processes.world]
         score, confusion, rows = score_images(model, self.val_data, own, config)
@@ -377,13 +378,18 @@ class _Run:
             chosen = spread(len(self.val_data), self.config.validation.calibration_images)
             model.calibrate_sampling([self.val_data[i].image[None] for i in chosen])
             if model.config != before:
+                self._check_lock()
                 save(model, self.out / BEST)
+
+    def _check_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.check()
 
     def save(self) -> None:
         """Write the last checkpoint."""
         self.progress.loss_scale = self.amp.scaler.state_dict()
+        self._check_lock()
         if self.lock is not None:  # the main process
-            self.lock.check()
             if (self.out / LOG_FILE).exists():
                 sync(self.out / LOG_FILE)  # a log must not be behind its checkpoint after a loss of power
             keep = self.config.keep_checkpoints

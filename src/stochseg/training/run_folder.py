@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stochseg.errors import UserError
-from stochseg.files import check_replaceable, former, recover_folder
+from stochseg.files import check_replaceable, recover_folder
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.io import CONFIG, is_checkpoint, load, read_json
 from stochseg.training.average import MovingAverage
@@ -58,6 +58,10 @@ def _check_config(config: TrainConfig, out: Path, checkpoints: list[Path]) -> No
     changed = sorted(key for key in new if new[key] != old[key])
     if not changed:
         return
+    if "data" in changed:  # name the keys
+        keys = sorted(key for key in new["data"] if new["data"][key] != old["data"].get(key))
+        parts = (f"data.{key} ({old['data'].get(key)}, now {new['data'][key]})" for key in keys)
+        changed = [*parts, *(key for key in changed if key != "data")]
     # A run that failed before it learned anything, perhaps for lack of memory, may start again with another config.
     if checkpoints == [out / LAST] and not (out / BEST).exists() and read_progress(out / LAST).step == 0:
         shutil.rmtree(out / LAST)
@@ -80,6 +84,7 @@ def _fixed_values(config: TrainConfig) -> dict[str, Any]:
     """Values that must stay when a run is resumed. The number of loader processes does not affect what they load."""
     values = config.model_dump(mode="json", exclude={*FREE_KEYS})
     del values["data"]["workers"]
+    values["data"]["resize"] = "stretch" if config.data.fit is None else "fit"  # the same without a size
     values["model"]["options"] = config.model.resolved_options()
     return values
 
@@ -103,8 +108,9 @@ def recover_checkpoints(out: Path) -> None:
     """Undo the moves of a process that was killed while it replaced a checkpoint."""
     for name in (LAST, BEST):
         recover_folder(out / name)
-    if not (out / LAST).exists() and former(out / LAST, 1).is_dir():
-        os.replace(former(out / LAST, 1), out / LAST)
+    found = list_checkpoints(out)
+    if found and found[0] != out / LAST:
+        os.replace(found[0], out / LAST)
 
 
 def check_writable(out: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from stochseg.errors import UserError
 from stochseg.extras import repair_torchvision
+from stochseg.files import write_manifest
 from stochseg.models import create, load, save
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -165,6 +166,7 @@ def test_saved_models_keep_the_positions_they_were_trained_with(tmp_path):
     old = json.loads(file.read_text())
     del old["config"]["encoder_positions"]
     file.write_text(json.dumps(old))
+    write_manifest(file.parent)
     again = load(tmp_path / "model")
     assert again.config.encoder_positions == "timm"
     assert not again.encoder.variant

@@ -103,7 +103,8 @@ def _samples(figure: PaperFigure, settings: FigureSettings) -> Figure:
     """Image, raters, mean and six samples."""
     data, model = figure.open_data(settings), figure.open_model(figure.rows[0], 0, settings)
     examples = [data[i] for i in figure.pick(settings)]
-    return qualitative([(each, model.sample(each.image[None], 6).to("cpu")) for each in examples], data.info)
+    drawn = [model.sample(each.image[None], 6, allow_unusual_input=True).to("cpu") for each in examples]
+    return qualitative(list(zip(examples, drawn, strict=True)), data.info)
 
 
 def _methods(figure: PaperFigure, settings: FigureSettings) -> Figure:
@@ -111,7 +112,9 @@ def _methods(figure: PaperFigure, settings: FigureSettings) -> Figure:
     data = figure.open_data(settings)
     example = data[figure.pick(settings)[0]]
     models = {row: figure.open_model(row, 0, settings) for row in figure.rows}
-    drawn = {row: model.sample(example.image[None], 4).to("cpu") for row, model in models.items()}
+    drawn = {
+        row: model.sample(example.image[None], 4, allow_unusual_input=True).to("cpu") for row, model in models.items()
+    }
     return comparison_grid(example, drawn, data.info, columns=6)
 
 
