@@ -45,8 +45,8 @@ def test_mistakes(run, folder):
     for name, file, message in [
         ("ccdm-lidc", "absent.pt", "no file absent.pt"),
         ("ccdm-lidc", ".", "no file ."),
-        ("ccdm-lidc", "text.pt", "cannot read text.pt"),
-        ("ccdm-lidc", "empty.pt", "cannot read empty.pt"),
+        ("ccdm-lidc", "text.pt", "text.pt is damaged or no file of torch.save"),
+        ("ccdm-lidc", "empty.pt", "empty.pt is damaged or no file of torch.save"),
         ("ccdm-lidc", "list.pt", "average_model"),
         ("ccdm-lidc", "code.pt", "none of it was run"),
         ("ccdm-lidc", "small.pt", "missing (input_blocks"),

@@ -151,6 +151,7 @@ def test_a_row_fills_its_cells_and_says_that_it_is_not_comparable(finished):
     assert ours[0]["GED50"] == ""  # the paper has no such number
     for style in FORMATS:
         assert "NOT COMPARABLE" in format_table(find_table("lidc-v2"), finished, style)
+        assert "on synthetic data" in format_table(find_table("lidc-v2"), finished, style)
 
 
 def test_finished_rows_are_kept_and_another_scale_is_refused(finished):

@@ -106,6 +106,7 @@ def test_any_checkpoint_that_is_left_is_resumed(tiny_run, tmp_path):
         shutil.rmtree(out / name)
     train(tiny_run("steps=4", *changes), out, resume=True, device="cpu", console=Console(file=(text := io.StringIO())))
     assert "step 2" in text.getvalue()
+    assert "log reaches step 4" in " ".join(text.getvalue().split())
     assert saved_progress(out)["step"] == 4
 
 

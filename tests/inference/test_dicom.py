@@ -96,12 +96,14 @@ def test_a_folder_of_several_series_and_other_objects(ct_model, tmp_path):
         file.rename(tmp_path / f"study/a/B{file.name}")
     write_series(tmp_path / "study/c", count=2)
     write_series(tmp_path / "study/seg", count=1, Modality="SEG")
-    (tmp_path / "study/broken.dcm").write_bytes(b"no DICOM")
+    broken = [tmp_path / "study/broken.dcm", tmp_path / "study/header.dcm"]
+    broken[0].write_bytes(b"no DICOM")
+    broken[1].write_bytes(bytes(128) + b"DICM" + bytes(64))  # no class: nobody knows that it is no image
     outcomes = predict(ct_model, [tmp_path / "study"], tmp_path / "out", QUICK)
     assert "1 DICOM file(s) without an image" in outcomes[0].notices[0]
     names = {o.folder.name for o in outcomes if o.status == "done"}
     assert names == {"study-a-series-4", "study-a-series-9", "study-c"}
-    assert [o.source for o in outcomes if o.status == "failed"] == [str(tmp_path / "study/broken.dcm")]
+    assert [o.source for o in outcomes if o.status == "failed"] == [str(file) for file in broken]
 
 
 def test_a_slice_cut_short_is_reported_and_not_skipped(ct_model, tmp_path):

@@ -19,6 +19,9 @@ from stochseg.inference.result_folder import RESULT, is_result
 from stochseg.inference.series import NOT_IMAGES, read_header, read_series
 from stochseg.inference.stacks import Axis, Stack, read_nifti, read_picture
 
+IMAGE_CLASS = "Image Storage"
+"""Part of the names of DICOM classes of images."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -195,10 +198,11 @@ def _in_dicom_files(folder: Path, files: Sequence[Path], notices: list[str]) -> 
         except UserError:
             broken.append(file)
             continue
-        if str(header.get("Modality", "")) in NOT_IMAGES or not ("Rows" in header or _is_image_class(header)):
-            skipped += 1
-        elif "Rows" not in header:  # cut short: skipping it would lose a slice
+        kind = _class_name(header)
+        if "Rows" not in header and (not kind or IMAGE_CLASS in kind):  # cut short: skipping it would lose a slice
             broken.append(file)
+        elif str(header.get("Modality", "")) in NOT_IMAGES or "Rows" not in header:
+            skipped += 1
         else:
             key = (file.parent, str(header.get("SeriesInstanceUID", "")))
             series[key].append(file)
@@ -210,10 +214,10 @@ def _in_dicom_files(folder: Path, files: Sequence[Path], notices: list[str]) -> 
     return sources + [_single_file(file, file.relative_to(folder).as_posix(), None) for file in broken]
 
 
-def _is_image_class(header: Any) -> bool:
-    """Whether the class of a DICOM object, which its file states first, is one of images."""
+def _class_name(header: Any) -> str:
+    """Name of the class of a DICOM object, which its file states first; "" in a damaged file."""
     uid = header.file_meta.get("MediaStorageSOPClassUID") or header.get("SOPClassUID") or ""
-    return "Image Storage" in getattr(uid, "name", "")
+    return str(getattr(uid, "name", uid))
 
 
 def _series_names(folder: Path, numbers: dict[tuple[Path, str], str]) -> dict[tuple[Path, str], str]:

@@ -43,7 +43,9 @@ def read_tensor_file(file: Path, what: str) -> Any:
                 f"{what}: {file} contains more than tensors ({name[1]}); refused, none of it was run"
             ) from None
         detail = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{what}: cannot read {file} ({detail}); expected a file of torch.save") from None
+        # torch advises to load such a file without protection.
+        detail = "" if "weights_only" in detail else f" ({detail})"
+        raise UserError(f"{what}: {file} is damaged or no file of torch.save{detail}; check the path") from None
 
 
 def _array_constructors() -> list[Any]:

@@ -36,7 +36,7 @@ from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, writ
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave
 from stochseg.training.interrupts import delayed_interrupts
-from stochseg.training.log import LOG_FILE, Log
+from stochseg.training.log import LOG_FILE, Log, last_step
 from stochseg.training.muon import Muon
 from stochseg.training.precision import Precision
 from stochseg.training.run_folder import (
@@ -237,7 +237,9 @@ class _Run:
             self.save()  # train.yaml is about to be replaced, so the next resume could not see the difference
         complete = "training is complete" if self.progress.step >= self.config.steps else "the training time is over"
         state = complete if self._over() else "resuming"
-        self._report(f"{state} at step {self.progress.step} of {self.config.steps}")
+        reached = last_step(self.out)
+        repeated = f"; the log reaches step {reached}, so steps are repeated" if reached > self.progress.step else ""
+        self._report(f"{state} at step {self.progress.step} of {self.config.steps}{repeated}")
 
     def _check_best(self) -> None:
         """Let the next validation choose the best model again if it is missing or damaged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from stochseg.training import TrainConfig, open_split, train
 
 SCORES = "scores.json"
 SYNTHETIC = "synthetic"
+BUDGET = ("scale", "minutes", "synthetic")
+"""Settings that make scores not comparable with the paper's."""
 SAMPLES = 100
 """Samples per image on LIDC."""
 
@@ -47,6 +49,7 @@ class RunSettings:
         minutes: Instead of a scale: time of each training, and of its scoring, which takes the images that fit.
         encoder_weights: File of pretrained encoder weights, for rows that start with some.
         device: As in `train`.
+        synthetic: Whether `data` is such a stand-in.
     """
 
     out: Path
@@ -56,17 +59,24 @@ class RunSettings:
     minutes: float | None = None
     encoder_weights: str | None = None
     device: str = "auto"
+    synthetic: bool = False
 
     @property
     def budget(self) -> str:
         """What makes the scores not comparable with the paper's; "" for its full experiments."""
+        data = " on synthetic data" if self.synthetic else ""
         if self.minutes is not None:
-            return f"limited to {self.minutes:g} minutes"
-        return "" if self.scale == 1 else f"scaled down to {self.scale:g} of the paper's"
+            return f"limited to {self.minutes:g} minutes{data}"
+        return "" if self.scale == 1 else f"scaled down to {self.scale:g} of the paper's{data}"
 
     def scaled(self, number: int, least: int = 1) -> int:
         """Scale a number down, but not below `least`."""
         return max(min(number, least), round(number * self.scale))
+
+
+def settings_of(record: Mapping[str, Any], out: Path) -> RunSettings:
+    """The budget with which scores were computed, from their record."""
+    return RunSettings(out, **{key: record[key] for key in BUDGET if key in record})
 
 
 def run_rows(table: PaperTable, rows: Sequence[str], settings: RunSettings, console: Console) -> list[Path]:
@@ -95,7 +105,7 @@ def run_rows(table: PaperTable, rows: Sequence[str], settings: RunSettings, cons
         if not settings.budget:
             raise UserError("synthetic data are for small experiments; pass --scale 0.001 or --minutes, or real --data")
         file = write_synthetic(DATA[table.data], settings.out / f"{table.data}.h5")
-        settings = replace(settings, data=file)
+        settings = replace(settings, data=file, synthetic=True)
     for row in rows:
         if row not in table.trainings():
             raise unknown_name(f"row of {table.name}", row, table.trainings())
@@ -161,7 +171,7 @@ def _run(data: str, row: str, seed: int, config: TrainConfig, settings: RunSetti
     name = f"{data} {row}, seed {seed}"
     if file.is_file():
         record = json.loads(file.read_text())
-        earlier = replace(settings, scale=record["scale"], minutes=record.get("minutes"))
+        earlier = settings_of(record, settings.out)
         if earlier.budget != settings.budget:
             raise UserError(
                 f"{folder} was made {earlier.budget or 'in full'}, not {settings.budget or 'in full'}; delete it or "
@@ -174,7 +184,7 @@ def _run(data: str, row: str, seed: int, config: TrainConfig, settings: RunSetti
     train(config, folder / "run", resume=True, device=settings.device, console=console)
     console.print(f"{name}: scoring", highlight=False, markup=False)
     scores = _score(data, folder / "run", config, settings)
-    budget = {"scale": settings.scale, "minutes": settings.minutes}
+    budget = {key: getattr(settings, key) for key in BUDGET}
     record = {"data": data, "row": row, "seed": seed, **budget, "scores": scores, **provenance()}
     write_text(file, json.dumps(record, indent=2) + "\n")
     return file

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from stochseg.experiments.paper.published import Cell, PaperTable
-from stochseg.experiments.paper.runner import SCORES, RunSettings
+from stochseg.experiments.paper.runner import SCORES, settings_of
 
 PERCENT = "miou"
 """Scores with this in their key are printed in percent."""
@@ -32,7 +32,7 @@ def measure(table: PaperTable, training: str, cell: Cell, out: Path) -> Measured
     records = [json.loads(file.read_text()) for file in files]
     found = [record for record in records if cell.score in record["scores"]]
     factor = 100 if PERCENT in cell.score else 1
-    budgets = (RunSettings(out, scale=record["scale"], minutes=record.get("minutes")).budget for record in found)
+    budgets = (settings_of(record, out).budget for record in found)
     return Measured(tuple(factor * record["scores"][cell.score] for record in found), frozenset(filter(None, budgets)))
 
 
