@@ -79,7 +79,8 @@ class Lock:
         try:
             scratch.write_text(self.text)
             while not _create(scratch, self.file):
-                self._remove_stale(scratch)
+                with _alone(self.file.parent):
+                    self._remove_stale(scratch)
         finally:
             scratch.unlink(missing_ok=True)
         threading.Thread(target=self._renew, name=f"lock {self.file}", daemon=True).start()
@@ -135,6 +136,28 @@ class Lock:
             f"{self.file.parent} is in use by {holder}, active {max(0, round(age))} s ago; wait until it ends, or "
             f"choose another --out. If it is dead, try again in {STALE_SECONDS // 60} minutes or remove {self.file}"
         )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let the processes of this machine take stale locks over one after the other.
+
+    A process that read a stale lock would otherwise move away the lock of the one that was faster. Where folders cannot
+    be locked, such as on network shares, the check after the move must do.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _create(source: Path, file: Path) -> bool:
