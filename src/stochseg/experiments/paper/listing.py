@@ -38,7 +38,7 @@ def list_rows(name: str) -> Table:
         title=f"{table.title}; data: stochseg data import {form.importer} SOURCE {form.store}",
         caption=f"GPU-hours: one seed, at {SUSTAINED_TFLOPS:g} TFLOP/s; steps × batch size",
     )
-    out.add_column("--row", overflow="fold")
+    out.add_column("--row", no_wrap=True)
     for column in ("printed as", *table.columns.values(), "steps", "GPU-hours"):
         out.add_column(column, justify="left" if column == "printed as" else "right", overflow="fold")
     for row in table.rows:
