@@ -244,7 +244,7 @@ def _add_heads(axes: Iterable[Axes], heads: Sequence[str]) -> None:
 
 
 def _add_class_legend(figure: Figure, info: DatasetInfo) -> None:
-    """Name the colors of the classes below the figure, if there are several beside the background."""
+    """Name the colors of the classes below the figure, if there are several besides the background."""
     if info.num_classes > 2:
         add_legend(figure, class_legend(info))
 
