@@ -51,7 +51,7 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
 
     Raises:
         UserError: Both files exist, or images or label maps are missing, unreadable or inconsistent, or the classes
-            is not visible in the label maps.
+            are not clear from the label maps.
 
     Example:
         >>> import tempfile
