@@ -2,7 +2,6 @@
 
 import json
 import socket
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,9 @@ from stochseg.files import write_manifest
 from stochseg.limits import VARIABLE
 from stochseg.models import MODELS, create, load, save
 from stochseg.types import DatasetInfo, Samples
-from tests.support.cli import run  # noqa: F401
-from tests.support.models import SMALLEST
+from tests.support.models import NEEDS_SMP, SMALLEST
 
 ROOT = Path(__file__).parents[2]
-needs_zoo = pytest.mark.skipif(find_spec("segmentation_models_pytorch") is None, reason="needs the extra zoo")
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 
 
@@ -44,7 +41,7 @@ def describe(folder, **changes):
     return folder
 
 
-@needs_zoo
+@NEEDS_SMP
 @pytest.mark.parametrize(
     "name",
     [
@@ -63,14 +60,14 @@ def test_a_saved_model_with_a_name_of_a_hub_or_folder(tmp_path, offline, name):
         load(describe(folder, model=name, config={}))
 
 
-@needs_zoo
+@NEEDS_SMP
 @pytest.mark.parametrize("encoder", ["timm:hf-hub:org/name", "timm:local-dir:/tmp", "timm:resnet18.hf-hub:org"])
 def test_an_image_encoder_of_a_hub_or_folder(offline, encoder):
     with pytest.raises(UserError, match="timm has no model"):
         create("ccdm", encoder=encoder, encoder_weights="random", **{**UNET, "multipliers": [1, 1, 1, 1]})
 
 
-@needs_zoo
+@NEEDS_SMP
 @pytest.mark.parametrize(
     "key", ["checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "pretrained", "cache_dir"]
 )
@@ -204,7 +201,7 @@ def test_an_expression_that_takes_for_ever():
         ["train", "phantom-tiny", "steps=" + "[" * 10**5],
     ],
 )
-def test_numbers_on_the_command_line(run, tmp_path, monkeypatch, words):  # noqa: F811
+def test_numbers_on_the_command_line(run, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     assert run(*words)[0] == 2
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
@@ -30,11 +29,9 @@ from stochseg.inference import PredictOptions, predict
 from stochseg.limits import VARIABLE
 from stochseg.models import create
 from stochseg.types import DatasetInfo
-from tests.support.cli import run  # noqa: F401
 from tests.support.images import dicom_bytes, nifti_bytes
 
 ROOT = Path(__file__).parents[2]
-needs_zoo = pytest.mark.skipif(find_spec("segmentation_models_pytorch") is None, reason="needs the extra zoo")
 UNET = {"base": 4, "multipliers": [1], "blocks": 1, "attention": []}
 
 
@@ -387,7 +384,7 @@ def test_a_damaged_dicom_file_is_one_skipped_input(tmp_path):
     assert "1,2x" in next(o.problem for o in outcomes if o.status == "failed")
 
 
-def test_user_text_is_not_markup(run, tmp_path):  # noqa: F811
+def test_user_text_is_not_markup(run, tmp_path):
     code, _, messages = run("data", "check", tmp_path / "[/]")
     assert code == 2
     assert "[/]" in messages

@@ -139,7 +139,7 @@ def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Count
         if time.monotonic() > end:
             break
     row.update(counts)
-    row["seconds"] += round(time.monotonic() - start, 1)  # type: ignore[assignment]
+    row["seconds"] += round(time.monotonic() - start, 1)
     write_csv(out, [{"target": key[0], "seed": key[1], **_row(rows[key])} for key in sorted(rows)])
     return counts
 
@@ -154,7 +154,7 @@ def read_counts(out: Path) -> dict[tuple[str, int], Counter[str]]:
     rows: dict[tuple[str, int], Counter[str]] = {}
     for row in csv.DictReader(out.open()) if out.exists() else ():
         counts = Counter({key: int(row[key]) for key in OUTCOMES})
-        counts["seconds"] = float(row["seconds"])  # type: ignore[assignment]
+        counts["seconds"] = float(row["seconds"])
         rows[row["target"], int(row["seed"])] = counts
     return rows
 
