@@ -55,8 +55,35 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
 
     spacing = example.spacing
     if spacing is not None and turns % 2:
-        spacing = (spacing[1], spacing[0])
+        spacing = (*spacing[:-2], spacing[-1], spacing[-2])
     return replace(example, image=move(example.image), raters=move(example.raters), spacing=spacing)
+
+
+def flip_rotate_slices(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Apply `flip_rotate` in the plane of the slices, reverse their order half of the time, and sometimes repeat them.
+
+    One volume in eight becomes one of its slices, again and again, and one in eight shows every slice of a part twice,
+    as thinner slices would: what a model says of a volume must not depend on how often it is cut.
+
+    Args:
+        example: The volume with its raters.
+        rng: Source of randomness.
+        info: Facts about the data.
+
+    Returns:
+        The example with moved voxels; its number of slices is the same.
+    """
+    example = flip_rotate(example, rng, info)
+    depth, kind = example.image.shape[1], int(rng.integers(16))
+    chosen = np.arange(depth)
+    if kind < 2:
+        chosen = np.full(depth, rng.integers(depth))
+    elif kind < 4:
+        chosen = rng.integers(depth - (depth + 1) // 2 + 1) + chosen // 2
+    if kind % 2:
+        chosen = chosen[::-1].copy()
+    rows = torch.from_numpy(chosen)
+    return replace(example, image=example.image[:, rows], raters=example.raters[:, rows])
 
 
 def flip(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -120,6 +147,8 @@ def default_augmentation(info: DatasetInfo) -> str:
         'flip-jitter'
     """
     color = info.image_channels == 3
+    if info.spatial_dims == 3:
+        return "flip-rotate-slices"
     if info.orientation == "free" or (info.orientation is None and not color):
         return "flip-rotate"
     return "flip-jitter" if color and info.orientation == "upright" else "flip"
@@ -141,6 +170,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "none": keep,
     "flip": flip,
     "flip-rotate": flip_rotate,
+    "flip-rotate-slices": flip_rotate_slices,
     "flip-jitter": flip_jitter,
 }
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, model_
 from torch import Tensor
 
 from stochseg.config import Config
+from stochseg.errors import UserError
 from stochseg.limits import MAX_CLASSES
 
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
@@ -50,6 +51,11 @@ class Normalization(Config):
 
 
 def _per_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
+    if len(values) > 1 and like.shape[0] != len(values):
+        raise UserError(
+            f'normalization: expected an image "c *space" of {len(values)} channels, got shape {tuple(like.shape)}; '
+            "normalize the images of a batch one by one"
+        )
     return torch.tensor(values, device=like.device).view(-1, *[1] * (like.ndim - 1))
 
 
