@@ -11,9 +11,9 @@ from stochseg.types import Example
 
 
 def volume_depths(data: SegmentationData) -> list[int]:
-    """Return the number of slices of each volume: the data's own list `depths`, else all volumes are read once."""
-    known: list[int] | None = getattr(data, "depths", None)
-    return known if known is not None else [data[i].image.shape[1] for i in range(len(data))]
+    """Return the number of slices of each volume. Data with a method `space` know it, others are read once."""
+    space = getattr(data, "space", None)
+    return [space(i)[0] if space else data[i].image.shape[1] for i in range(len(data))]
 
 
 def cut_slices(example: Example, rng: np.random.Generator, depth: int) -> Example:
