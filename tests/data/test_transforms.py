@@ -1,6 +1,7 @@
 """Augmentations and resizing: image and label maps move together."""
 
 import itertools
+from collections import Counter
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from stochseg.data import AUGMENTATIONS, Resized, default_augmentation, flip_rotate
-from stochseg.data.transforms import flip_jitter, jitter, resize
+from stochseg.data.transforms import flip_jitter, flip_rotate_slices, jitter, resize
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)
@@ -205,3 +206,37 @@ def test_resized_data_set_has_one_size():
     data = Resized(Two(), (8, 8))
     assert [tuple(data[i].raters.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
     assert data.info == INFO.model_copy(update={"size": (8, 8)})  # saved with the weights
+
+
+# --- volumes ------------------------------------------------------------------------------------------------------
+
+
+def numbered_volume(depth=6):
+    """A volume whose slices hold their numbers, brighter in one corner, with the same labels."""
+    image = torch.arange(depth).float().view(1, -1, 1, 1).repeat(1, 1, 4, 4)
+    image[..., 0, 0] += 100
+    return Example(image, image.long().expand(2, -1, -1, -1), "v", spacing=(2.5, 0.7, 0.6))
+
+
+def test_slices_are_reversed_and_repeated_with_their_labels():
+    info = DatasetInfo(num_classes=256, image_channels=1, spatial_dims=3)
+    looks = Counter()
+    for seed in range(600):
+        out = flip_rotate_slices(numbered_volume(), np.random.default_rng(seed), info)
+        assert torch.equal(out.image.long().expand(2, -1, -1, -1), out.raters)
+        assert out.spacing in ((2.5, 0.7, 0.6), (2.5, 0.6, 0.7))
+        looks[tuple(int(x) for x in out.image[0].amin((-2, -1)))] += 1
+    plain, turned = looks[0, 1, 2, 3, 4, 5], looks[5, 4, 3, 2, 1, 0]
+    assert 190 < plain < 260
+    assert 190 < turned < 260
+    single = [looks[(k,) * 6] for k in range(6)]
+    assert min(single) > 0
+    assert 45 < sum(single) < 110
+    doubled = [looks[k, k, k + 1, k + 1, k + 2, k + 2] + looks[k + 2, k + 2, k + 1, k + 1, k, k] for k in range(4)]
+    assert min(doubled) > 0
+    assert plain + turned + sum(single) + sum(doubled) == 600
+
+
+def test_volumes_get_the_augmentation_of_volumes():
+    info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3, orientation="free")
+    assert default_augmentation(info) == "flip-rotate-slices"
