@@ -29,7 +29,7 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     """Apply one of the 8 flips and quarter turns, all equally likely.
 
     An image that is not square keeps its shape: it gets one of the 4 flips and half turns. A volume is flipped and
-    turned in plane, and the order of its slices is reversed with probability 1/2.
+    turned in the plane of its slices.
 
     Args:
         example: The image with its raters.
@@ -49,17 +49,42 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     height, width = example.image.shape[-2:]
     mirror = bool(rng.integers(2))
     turns = int(rng.integers(4)) if height == width else 2 * int(rng.integers(2))
-    backwards = [-1] if mirror else []
-    if example.image.ndim == 4 and rng.integers(2):
-        backwards.append(-3)
 
     def move(maps: Tensor) -> Tensor:
-        return torch.rot90(maps, turns, (-2, -1)).flip(backwards).contiguous()
+        turned = torch.rot90(maps, turns, (-2, -1))
+        return (turned.flip(-1) if mirror else turned).contiguous()
 
     spacing = example.spacing
     if spacing is not None and turns % 2:
         spacing = (*spacing[:-2], spacing[-1], spacing[-2])
     return replace(example, image=move(example.image), raters=move(example.raters), spacing=spacing)
+
+
+def flip_rotate_slices(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Apply `flip_rotate` in the plane of the slices, reverse their order half of the time, and sometimes repeat them.
+
+    One volume in eight becomes one of its slices, again and again, and one in eight shows every slice of a part twice,
+    as thinner slices would: what a model says of a volume must not depend on how often it is cut.
+
+    Args:
+        example: The volume with its raters.
+        rng: Source of randomness.
+        info: Facts about the data.
+
+    Returns:
+        The example with moved voxels; its number of slices is the same.
+    """
+    example = flip_rotate(example, rng, info)
+    depth, kind = example.image.shape[1], int(rng.integers(16))
+    chosen = np.arange(depth)
+    if kind < 2:
+        chosen = np.full(depth, rng.integers(depth))
+    elif kind < 4:
+        chosen = rng.integers(depth - (depth + 1) // 2 + 1) + chosen // 2
+    if kind % 2:
+        chosen = chosen[::-1].copy()
+    rows = torch.from_numpy(chosen)
+    return replace(example, image=example.image[:, rows], raters=example.raters[:, rows])
 
 
 def flip(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -108,7 +133,7 @@ def default_augmentation(info: DatasetInfo) -> str:
     """Name of the augmentation that suits a data set (`data.augment: auto`).
 
     Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
-    and quarter turns, volumes also reversed slices. Color images of unknown orientation are only mirrored.
+    and quarter turns, and volumes also reversed and repeated slices. Color images of unknown orientation are only mirrored.
 
     Args:
         info: Facts about the data.
@@ -123,6 +148,8 @@ def default_augmentation(info: DatasetInfo) -> str:
         'flip-jitter'
     """
     color = info.image_channels == 3
+    if info.spatial_dims == 3:
+        return "flip-rotate-slices"
     if info.orientation == "free" or (info.orientation is None and not color):
         return "flip-rotate"
     return "flip-jitter" if color and info.orientation == "upright" else "flip"
@@ -141,6 +168,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "none": keep,
     "flip": flip,
     "flip-rotate": flip_rotate,
+    "flip-rotate-slices": flip_rotate_slices,
     "flip-jitter": flip_jitter,
 }
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -40,6 +40,7 @@ class DataConfig(Config):
         "it samples; stretch, and always after a crop: of the run's own data only",
     )
     augment: str = Field("none", description="named augmentation of the training split; auto: that of the data")
+    slices: int | None = Field(None, ge=1, le=MAX_SIDE, description="train on parts of volumes of at most these slices")
     workers: int = Field(0, ge=0, le=1024, description="processes that load data")
 
     @field_validator("size", mode="before")

@@ -16,10 +16,7 @@ from rich.console import Console
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from stochseg.data import (
-    has_single_annotations,
-    spread,
-)
+from stochseg.data import has_single_annotations, spread
 from stochseg.errors import UserError
 from stochseg.files import sync
 from stochseg.locks import Lock, locked
@@ -167,6 +164,7 @@ class _Run:
             batch_size=config.batch_size,
             seed=config.seed,
             augment=config.data.augment,
+            slices=config.data.slices,
             rank=processes.rank,
             world=processes.world,
         )
