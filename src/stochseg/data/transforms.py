@@ -133,8 +133,8 @@ def default_augmentation(info: DatasetInfo) -> str:
     """Name of the augmentation that suits a data set (`data.augment: auto`).
 
     Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
-    and quarter turns. Color images of unknown orientation are only mirrored. Volumes also get reversed and repeated
-    slices.
+    and quarter turns, and volumes also reversed and repeated slices. Color images of unknown orientation are only
+    mirrored.
 
     Args:
         info: Facts about the data.

@@ -134,6 +134,10 @@ class Patches:
         parts = [central(n, side) for n, side in zip(whole, self.size, strict=True)]
         return self._read(index, tuple((part.start, part.stop) for part in parts))
 
+    def space(self, index: int) -> tuple[int, ...]:
+        """Return the size (d, h, w) of the patches of a volume."""
+        return (min(_space(self.data, index)[0], self.size[0]), *self.size[1:])
+
     def random_patch(self, index: int, rng: np.random.Generator) -> Example:
         """Read a random patch of a volume."""
         whole = np.array(_space(self.data, index))
