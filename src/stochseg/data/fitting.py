@@ -118,6 +118,9 @@ def pad_example(example: Example, size: tuple[int, ...], void: int) -> Example:
         size: Of all its axes; an axis that is longer stays as it is.
         void: Label of the padding.
 
+    Returns:
+        The padded example.
+
     Example:
         >>> from stochseg.data import Phantoms
         >>> padded = pad_example(Phantoms("train", size=16, count=1)[0], (20, 16), void=255)
