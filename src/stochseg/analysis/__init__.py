@@ -2,11 +2,11 @@
 
 from stochseg.analysis.change import Growth, growth
 from stochseg.analysis.intervals import Coverage, coverage
-from stochseg.analysis.separation import Lesion, lesions
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.measures import measure, measurements
 from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypotheses, Hypothesis, hypotheses
+from stochseg.analysis.separation import Lesion, lesions
 
 __all__ = [
     "Answer",

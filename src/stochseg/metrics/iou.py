@@ -161,7 +161,7 @@ def _class_iou(maps: Tensor, label: int, rows: slice, columns: slice) -> Tensor:
     """IoU of one class between two slices of the maps "m p" of one image, by one matrix product."""
     intersection = torch.zeros(len(maps[rows]), len(maps[columns]), dtype=torch.float64, device=maps.device)
     size = torch.zeros(len(maps), dtype=torch.float64, device=maps.device)
-    for part in maps.split(_PIXELS, dim=1):
+    for part in torch.split(maps, _PIXELS, dim=1):
         # Written to integers because the comparison to bool is not vectorized on the CPU (25 times slower).
         hit = torch.eq(part, label, out=torch.empty_like(part))
         # A pixel where no map has the class adds nothing to any count; for most classes that is most pixels.
