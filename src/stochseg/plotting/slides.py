@@ -50,13 +50,16 @@ def slide(
 
 def _outlines(regions: Mask, weights: npt.NDArray[np.float64], zoom: int) -> FloatArray:
     """Opacity of the outlines of regions "n h w", enlarged; frequent ones are stronger."""
-    unique, place = np.unique(regions.reshape(len(regions), -1), axis=0, return_inverse=True)
-    weight = np.bincount(place.ravel(), weights=weights)
-    faintest = min(0.8, max(0.3, 4 / len(unique)))
-    clear = np.ones([zoom * side for side in regions.shape[1:]])
-    for flat, part in zip(unique, weight, strict=True):
-        if flat.any():
-            clear[_border(_enlarged(flat.reshape(regions.shape[1:]), zoom))] *= 1 - max(faintest, part**0.5)
+    shape = regions.shape[1:]
+    unique: dict[bytes, float] = {}  # identical regions are drawn once, more opaque
+    for region, weight in zip(regions, weights, strict=True):
+        if region.any():
+            unique[region.tobytes()] = unique.get(region.tobytes(), 0.0) + float(weight)
+    faintest = min(0.8, max(0.3, 4 / max(1, len(unique))))
+    clear = np.ones([zoom * side for side in shape], dtype=np.float32)
+    for content, weight in unique.items():
+        region = np.frombuffer(content, dtype=bool).reshape(shape)
+        clear[_border(_enlarged(region, zoom))] *= 1 - max(faintest, min(1.0, weight) ** 0.5)
     return 1 - clear
 
 

@@ -27,7 +27,7 @@ from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.plotting.planes import PLANES, marked_view
 from stochseg.reports.image import ImageReport
-from stochseg.reports.volume import Coupling, VolumeReport, total_volume
+from stochseg.reports.volume import Coupling, VolumeReport
 from stochseg.types import DatasetInfo, Samples, Spacing
 
 REMEDY = "predict this input again with --overwrite, or remove the folder"
@@ -232,26 +232,26 @@ def _read_volume_report(folder: Path, result: Result, questions: Sequence[Questi
     image, original = result.image, _read_original(result)
     labels, mean = (np.moveaxis(_read_volume(folder, image, name), -1, 0) for name in ("samples", "mean"))
     _check_sizes(folder, result, labels[:, 0], mean[:, 0])
-    maps = torch.from_numpy(labels if labels.dtype == np.uint8 else labels.astype(np.int64))
+    maps = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.uint8 if len(mean) <= 256 else np.int64))
     view = marked_view([maps], image.spacing_mm, image.planes)
-    shape = view.crop(labels[0]).shape
-    notes = [f"{image.last_slice} is on top of the second and third plane."] if image.affine is not None else []
+    _, second, third = view.names
+    notes = [f"{image.last_slice} is on top of the {second} and {third} planes."] if image.affine is not None else []
     if original is None:
         notes.append(f"{result.source} is missing or has changed, so the pictures show outlines only.")
         original = np.zeros((image.slices, image.height, image.width), np.float32)
-    window = result.window
+    window, weights = result.window, result.sample_weights()[0].double()
     return VolumeReport(
         folder.resolve().name,
         intensities_to_rgb(original[view.window], 3),
-        ImageSamples(maps[(slice(None), *view.window)], result.sample_weights()[0].double(), result.info),
+        ImageSamples(maps[(slice(None), *view.window)], weights / weights.sum(), result.info),
         result.info,
         view.crop(mean).astype(np.float32),
         view,
         image.slices,
         result.coupling,
         image.spacing_mm,
-        volumes=_volumes(result),
-        labeled=window if window is None or len(window) == len(shape) else ((0, image.slices), *window),
+        volumes=read_sizes(result),
+        labeled=window if window is None or len(window) == 3 else ((0, image.slices), *window),
         notes=(*notes, *result.notes),
         questions=questions,
     )
@@ -268,25 +268,8 @@ def _check_sizes(folder: Path, result: Result, labels: npt.NDArray[Any], mean: n
         )
 
 
-def read_size(folder: Path, label: str | None = None) -> Measurement:
-    """Read the area or volume of a class, or of all foreground, in every sample of one result.
-
-    Raises:
-        UserError: if there is no result, if it is damaged, or if it has no such class.
-    """
-    if not (folder / RESULT).is_file():
-        raise UserError(f"{folder}: expected the folder of one result of `stochseg predict`, with {RESULT} in it")
-    result = read_result(folder)
-    sizes = {c.name: _volumes(result)[c.label] for c in result.classes if c.label > 0}
-    if label is None:
-        return total_volume(list(sizes.values()))
-    if label not in sizes:
-        raise UserError(f"{folder}: unknown class {label!r}; known: {', '.join(sizes)}")
-    return sizes[label]
-
-
-def _volumes(result: Result) -> dict[int, Measurement]:
-    """Volume, or area of a single slice, of each foreground class, as `predict` measured it."""
+def read_sizes(result: Result) -> dict[int, Measurement]:
+    """Volume, or area of a single slice, of each foreground class by its label, as `predict` measured it."""
     weights = result.sample_weights()[0].double()
     weights = weights / weights.sum()
     unit = UNITS.get(result.unit, result.unit)

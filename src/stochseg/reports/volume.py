@@ -145,7 +145,7 @@ class VolumeReport(Statements):
         if 3 not in MEASURES[what].axes:
             return self._largest(what, label)
         if what == VOLUME and maps is None and self.volumes:
-            return self.volumes[label] if label is not None else total_volume(list(self.volumes.values()))
+            return self.volumes[label] if label is not None else total_size(list(self.volumes.values()))
         return super()._measure(what, label, maps)
 
     def _largest(self, what: str, label: int | None) -> Measurement:
@@ -268,8 +268,8 @@ class VolumeReport(Statements):
         return [
             Section(
                 f"{len(self.lesions)} lesions",
-                "A lesion is a connected part of all that any sample marks, of any class. Its size is 0 in samples that "
-                f"mark nothing there.{more}",
+                "A lesion is a connected part of all that any sample marks, of any class. Its size is 0 in samples "
+                f"that mark nothing there.{more}",
                 table=Table(
                     ["lesion", "slice, row, column", "present", "volume, mean (90%)", "longest diameter"], rows
                 ),
@@ -281,7 +281,7 @@ def _wide(figure: Figure, title: str, caption: str, legend: Legend = ()) -> Pict
     return Picture(embed_picture(figure, DPI), title, caption, True, legend)
 
 
-def total_volume(parts: Sequence[Measurement]) -> Measurement:
+def total_size(parts: Sequence[Measurement]) -> Measurement:
     """Sum of the volumes, or areas, of all classes."""
     if len(parts) == 1:
         return parts[0]
