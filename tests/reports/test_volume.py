@@ -5,16 +5,18 @@ import pytest
 import torch
 
 from stochseg.analysis import Question
+from stochseg.evaluation import evaluate
+from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting.slides import slide
+from stochseg.reports import RunFacts, RunPage
+from stochseg.reports.agreement import Agreement
+from stochseg.reports.cases import Case, check_questions, draw_case, pick_cases
 from stochseg.reports.page import write_page
 from stochseg.reports.volume import MAX_SLIDES, VolumeReport
 from stochseg.types import DatasetInfo
 from tests.support.pages import Page
 from tests.support.samples import as_samples
-from tests.support.volumes import ball_samples, ellipsoid
-
-SPACING = (2.5, 1.0, 1.0)
-INFO = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3, class_names=("background", "nodule"))
+from tests.support.volumes import INFO, SPACING, Balls, Smaller, ball_samples, ellipsoid
 
 
 def report(samples, info=INFO, **options):
@@ -81,3 +83,17 @@ def test_slides_are_small(side):
     maps = np.zeros((3, side, side), np.uint8)
     maps[1:, side // 4 : side // 2, side // 4 : side // 2] = 1
     assert len(slide(picture, maps, np.full(3, 1 / 3), maps.mean(0), INFO)) < 120_000
+
+
+def test_page_of_a_run_on_volumes(tmp_path):
+    data, model, options = Balls(), Smaller(), SamplingOptions(n=4)
+    agreement, question = Agreement(2), Question.parse("volume > 0.5 ml")
+    check_questions(data, None, [question])
+    result = evaluate(model, data, options=options, keep=2, on_image=agreement)
+    kind, row = pick_cases(result)[0]
+    case = Case(kind, row, draw_case(model, data, row, options, None, [question]))
+    file = RunPage(RunFacts("volumes"), result, INFO, agreement=agreement, cases=[case]).write(tmp_path / "page.html")
+    page = Page(file).check()
+    assert "readings of the whole volume" in page.text
+    assert "P(volume > 500 mm³) = " in page.text
+    assert len(page.sliders) == 1
