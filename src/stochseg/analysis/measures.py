@@ -130,8 +130,8 @@ def _check_measure(what: str, axes: int) -> None:
         raise unknown_name("measure", what, MEASURES)
     if axes not in MEASURES[what].axes:
         kind = "an image" if axes == 2 else "a volume"
-        remedy = ' or stack the slices of a series along b, as Samples "b n h w",' if what == VOLUME else ""
-        raise UserError(f"measure {what!r}: {kind} has none;{remedy} use {', '.join(measure_names(axes))}")
+        remedy = '; for a series of images, stack the slices along b, as Samples "b n h w"' if what == VOLUME else ""
+        raise UserError(f"measure {what!r}: {kind} has none, only {', '.join(measure_names(axes))}{remedy}")
 
 
 def _apply(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from stochseg.data import spread
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.outlines import Legend, class_legend, draw_labels, draw_raters, draw_samples, rater_legend
 from stochseg.plotting.output import embed_picture
-from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
+from stochseg.plotting.pictures import FloatArray, LabelArray, intensities_to_rgb
 from stochseg.plotting.planes import VolumeView, marked_view, plane_figure, plane_maps
 from stochseg.plotting.slides import slide
 from stochseg.reports.page import Picture, Section, Slides, Table, mean_and_interval, plural
@@ -121,15 +121,10 @@ class VolumeReport(Statements):
         return hypotheses(self.image)
 
     @cached_property
-    def _entropy(self) -> FloatArray:
-        mean = torch.from_numpy(self.mean)
-        nats: FloatArray = (-torch.xlogy(mean, mean).sum(0)).numpy()
-        return nats
-
-    @cached_property
     def _disputed(self) -> int:
         """Slice of the window on which the samples disagree most."""
-        return int(self._entropy.reshape(len(self._entropy), -1).sum(1).argmax())
+        mean = torch.from_numpy(self.mean)
+        return int(torch.xlogy(mean, mean).sum((0, 2, 3)).argmin())  # the highest entropy
 
     def slice_name(self, index: int) -> str:
         """Name of a slice of the window, such as "slice 12 of 40"."""
@@ -204,7 +199,7 @@ class VolumeReport(Statements):
             _wide(mean, "Mean probability of foreground.", yellow),
         ]
 
-    def _planes(self, draw: Any, width: float = WIDE, lines: bool = True) -> Figure:
+    def _planes(self, draw: Callable[[Axes, FloatArray, int], None], width: float = WIDE, lines: bool = True) -> Figure:
         """Three planes drawn by a function of axes, picture "h w 3" and plane."""
 
         def one(axis: Axes, plane: int) -> None:
@@ -242,15 +237,12 @@ class VolumeReport(Statements):
                 picture = self.picture[self._disputed]
                 drawn = figures.overlay(picture, self.view.aspect(0), draw_labels, labels, self.info)
             else:
-                drawn = self._planes(
-                    lambda axis, part, plane, labels=labels: draw_labels(
-                        axis, part, self.view.cut(labels, plane), self.info
-                    ),
-                    NARROW,
-                    lines=False,
-                )
+                drawn = self._planes(partial(self._draw_reading, labels), NARROW, lines=False)
             uris.append(embed_picture(drawn, READING_DPI))
         return self._reading_section(uris, 9.5 if self.coupling == "independent" else 22.0, whole)
+
+    def _draw_reading(self, labels: LabelArray, axis: Axes, picture: FloatArray, plane: int) -> None:
+        draw_labels(axis, picture, self.view.cut(labels, plane), self.info)
 
     def _lesion_section(self) -> list[Section]:
         """Table of the lesions, if there are several."""
