@@ -6,6 +6,7 @@ axes: h w of an image, d h w of a volume.
 
 from stochseg.types.examples import Batch, Example, Losses, Spacing, Truth
 from stochseg.types.info import DEFAULT_PALETTE, DatasetInfo, Intensities, Normalization, distinct_colors
+from stochseg.types.preparation import Preparation
 from stochseg.types.samples import Samples, Window, central, reaches_border
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Intensities",
     "Losses",
     "Normalization",
+    "Preparation",
     "Samples",
     "Spacing",
     "Truth",

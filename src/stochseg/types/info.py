@@ -11,7 +11,9 @@ from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, model_
 from torch import Tensor
 
 from stochseg.config import Config
+from stochseg.errors import UserError
 from stochseg.limits import MAX_CLASSES
+from stochseg.types.preparation import Preparation
 
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
@@ -50,6 +52,11 @@ class Normalization(Config):
 
 
 def _per_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
+    if len(values) > 1 and like.shape[0] != len(values):
+        raise UserError(
+            f'normalization: expected an image "c *space" of {len(values)} channels, got shape {tuple(like.shape)}; '
+            "normalize the images of a batch one by one"
+        )
     return torch.tensor(values, device=like.device).view(-1, *[1] * (like.ndim - 1))
 
 
@@ -92,6 +99,7 @@ class DatasetInfo(Config):
     orientation: Literal["free", "upright"] | None = Field(
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
+    preparation: Preparation | None = Field(None, description="how a part of a scan becomes an image of the data")
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
@@ -115,7 +123,7 @@ class DatasetInfo(Config):
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys that came later where they say nothing: checksums over the facts of data stay as they were."""
         values: dict[str, Any] = dump(self)
-        for key, usual in (("intensities", None), ("spatial_dims", 2)):
+        for key, usual in (("intensities", None), ("spatial_dims", 2), ("preparation", None)):
             if values.get(key, ...) == usual:
                 del values[key]
         return values
