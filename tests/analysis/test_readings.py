@@ -7,6 +7,7 @@ import torch
 import stochseg
 from stochseg.analysis import hypotheses
 from stochseg.data import Phantoms
+from stochseg.data.phantom import PhantomVolumes
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou
 from stochseg.types import DatasetInfo
@@ -187,6 +188,18 @@ def test_readings_of_volumes_are_whole_volumes():
     up, down = (ball_samples([6, 6.2], center=(z, 14, 16)).labels for z in (3, 8))
     assert [r.name for r in hypotheses(torch.cat([up, down], 1)[0])] == ["foreground", "foreground elsewhere"]
     assert hypotheses(sizes.labels[0].to(torch.uint8))[0].medoid.dtype == torch.int64
+
+
+def test_readings_of_a_perfect_sampler_of_volumes_are_the_modes():
+    data = PhantomVolumes("val", size=32, slices=6, count=4)
+    for i in range(len(data)):
+        truth, drawn = data.truth(i), data.draw(i, 40, seed=0)
+        found = hypotheses(drawn, info=data.info)
+        assert len(found) == len({int(mode.sum()) for mode in drawn}), "one reading per mode that was drawn"
+        for reading in found:
+            assert any(torch.equal(reading.medoid, mode) for mode in truth.modes)
+            share = (drawn == reading.medoid).flatten(1).all(1).double().mean()
+            assert reading.probability == pytest.approx(float(share))
 
 
 # --- input -----------------------------------------------------------------------------------------------

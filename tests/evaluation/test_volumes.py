@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from stochseg.data.phantom import PhantomVolumes
 from stochseg.errors import UserError
 from stochseg.evaluation import evaluate
 from stochseg.metrics import brier, ged, hm_iou
@@ -28,3 +29,12 @@ def test_models_and_data_of_different_dimensions_are_refused():
     flat = create("unet-ce", 2, 1, base=4, multipliers=[1])
     with pytest.raises(UserError, match="takes images, the data are volumes"):
         evaluate(flat, Balls(), options=SamplingOptions(n=2))
+
+
+def test_a_model_of_volumes_on_phantoms_whose_truth_is_known():
+    data = PhantomVolumes("val", size=16, slices=4, count=2)
+    model = create("unet-ce", 2, 1, base=4, multipliers=[1], draw="pixels", spatial_dims=3)
+    result = evaluate(model, data, options=SamplingOptions(n=3))
+    assert result.kept[0][1].labels.shape == (1, 3, 4, 16, 16)
+    assert result.modes.frequency.sum(1) == pytest.approx(1)
+    assert {"mode_tv", "ged_truth_unbiased", "hm_iou_3", "ece"} <= result.metrics.keys()

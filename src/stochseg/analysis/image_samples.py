@@ -15,8 +15,8 @@ from stochseg.types import DatasetInfo, Samples
 class ImageSamples:
     """Label maps of one image or volume with their weights and class names.
 
-    labels: "n *space", integers on the CPU; weights: "n" float64, sum 1; info: names of the classes, default ones if
-    unknown.
+    labels: "n *space" int64 on the CPU, or uint8 to save memory; weights: "n" float64, sum 1; info: names of the
+    classes, default ones if unknown.
     """
 
     labels: Tensor
@@ -101,4 +101,4 @@ def _from_label_maps(maps: Tensor, info: DatasetInfo | None) -> ImageSamples:
             "such as 0 for background"
         )
     weights = torch.full((len(maps),), 1 / len(maps), dtype=torch.float64)
-    return ImageSamples((maps if maps.dtype == torch.uint8 else maps.long()).cpu(), weights, info)
+    return ImageSamples(maps.long().cpu(), weights, info)

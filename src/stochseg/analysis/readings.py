@@ -157,7 +157,7 @@ def _hypothesis(
         probability,
         jeffreys_interval(probability, 1 / float((weights**2).sum()), confidence),
         confidence,
-        labels.long().clone(),
+        labels.clone(),
         medoid,
         members,
         mean_iou,

@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from stochseg.analysis.image_samples import ImageSamples
 from stochseg.analysis.regions import Mask, bounding_box
 from stochseg.analysis.separation import lesions
 from stochseg.plotting.outlines import draw_window
 from stochseg.plotting.pictures import MARGIN, MIN_SIDE, FloatArray
-from stochseg.types import Spacing, Window
+from stochseg.types import DatasetInfo, Spacing, Window
 
 PLANES = ("axial", "coronal", "sagittal")
 GAP = 0.12  # inches between two planes
@@ -121,7 +122,8 @@ def marked_view(maps: Sequence[Tensor], spacing: Spacing | None, names: tuple[st
     if not marked.any():
         return view
     inside = torch.cat([(part[(slice(None), *view.window)] > 0).to(torch.uint8) for part in maps])
-    middle = lesions(inside)[0].center
+    weights = torch.full((len(inside),), 1 / len(inside), dtype=torch.float64)
+    middle = lesions(ImageSamples(inside, weights, DatasetInfo(num_classes=2, image_channels=1)))[0].center
     return replace(view, center=tuple(side.start + at for side, at in zip(view.window, middle, strict=True)))
 
 
