@@ -11,14 +11,17 @@ from typing import Literal, TypeVar
 import torch
 
 from stochseg.errors import UserError
-from stochseg.files import sha256
+from stochseg.files import sha256, sweep
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
+from stochseg.inference.parts import Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
+from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
-from stochseg.locks import locked
+from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
+from stochseg.workers import MAX_DEATHS, Pool, run_here
 
 T = TypeVar("T")
 
@@ -52,6 +55,8 @@ def predict(
     origin: str = "",
     report: Report | None = None,
     progress: Progress | None = None,
+    part: Part = Part(),
+    pool: Pool | None = None,
 ) -> list[Outcome]:
     """Segment every input into a folder of its own.
 
@@ -68,6 +73,8 @@ def predict(
         origin: The path or name of the model, for the record.
         report: Called with the outcome of each input, once it is known.
         progress: Called with (inputs done, fractions included; inputs in total).
+        part: Of the inputs. Several processes may write their parts to the same folder at the same time.
+        pool: Workers that load the model from `origin`; the results are the same as without. See `open_pool`.
 
     Returns:
         One outcome per input, and one per notice about a folder.
@@ -86,25 +93,74 @@ def predict(
     done ['entropy.tif', 'fused.png', 'mean.tif', 'overlay.png', 'result.json', 'samples.tif']
     """
     plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
+    stored = pool and StoredPlan(StoredModel.of(model, origin, pool.device), plan.options, origin)
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
-    reporter = _Reporter(len(found.problems) + len(found.sources), report, progress)
+    chunks = part.select(chunks_of(found.sources, plan.options.n))
+    reporter = _Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
     for notice in found.notices:
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
         reporter.add(Outcome(where, "failed", problem=problem))
-    if not found.sources:
+    if not chunks:
         return reporter.outcomes
-    with locked(out):
-        jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
-        for batch in batches(jobs, plan):
-            _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
-            for job in batch:
-                folder, failure = out / job.source.name, problem
-                if problem and len(batch) > 1:  # the fault may be that of another input
-                    _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
-                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
-                reporter.add(_outcome(job.source, failure, folder, job.notices))
+    with locked(out, part.lock, part.rivals) as lock:
+        work = _Work(out, overwrite, lock.claim)
+        if pool is None or stored is None:
+            outcomes = run_here(lambda: plan, partial(work, advance=reporter.advance), chunks, work.lost)
+        else:
+            outcomes = pool.run(stored, work, chunks, work.lost)
+        try:
+            for outcome in outcomes:
+                reporter.add(outcome)
+        finally:
+            if pool is not None:
+                outcomes.close()  # ends the workers that write, if not all is done
+                sweep(out)
     return reporter.outcomes
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with a chunk of inputs, in this process or in a worker."""
+
+    out: Path
+    overwrite: bool
+    claim: Claim
+
+    def __call__(
+        self, plan: Plan, sources: Sequence[Source], advance: Callable[[float], None] = lambda inputs: None
+    ) -> Iterator[Outcome]:
+        """Read, sample and write inputs; yield their outcomes."""
+        others: list[Outcome] = []
+        for batch in batches(self._read(sources, plan, others), plan):
+            yield from others
+            others.clear()
+            _, problem = _attempt(partial(sample_batch, batch, plan, advance))
+            for job in batch:
+                folder, failure = self.out / job.source.name, problem
+                if problem and len(batch) > 1:  # the fault may be that of another input
+                    _, failure = _attempt(partial(sample_batch, [job], plan, advance))
+                self.claim.check()
+                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
+                yield _outcome(job.source, failure, folder, job.notices)
+        yield from others
+
+    def _read(self, sources: Sequence[Source], plan: Plan, others: list[Outcome]) -> Iterator[Job]:
+        """Read the inputs that still need processing, and add the outcomes of the others."""
+        for source in sources:
+            folder = self.out / source.name
+            job, problem = _attempt(partial(_read_unless_complete, source, folder, plan, self.overwrite))
+            if job is not None:
+                yield job
+            elif problem:
+                others.append(_outcome(source, problem, folder))
+            else:
+                others.append(Outcome(str(source.files[0]), "kept", folder))
+
+    def lost(self, source: Source) -> Outcome:
+        """The outcome of an input that ended its workers."""
+        problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers or alone"
+        return _outcome(source, problem, self.out / source.name)
 
 
 class _Reporter:
@@ -147,19 +203,6 @@ def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...
         problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
         return Outcome(where, "failed", problem=problem, notices=notices)
     return Outcome(where, "done", folder, notices=notices)
-
-
-def _read_jobs(sources: Sequence[Source], out: Path, plan: Plan, overwrite: bool, reporter: _Reporter) -> Iterator[Job]:
-    """Read the inputs that still need processing, and report the others."""
-    for source in sources:
-        folder = out / source.name
-        job, problem = _attempt(partial(_read_unless_complete, source, folder, plan, overwrite))
-        if job is not None:
-            yield job
-        elif problem:
-            reporter.add(_outcome(source, problem, folder))
-        else:
-            reporter.add(Outcome(str(source.files[0]), "kept", folder))
 
 
 def _read_unless_complete(source: Source, folder: Path, plan: Plan, overwrite: bool) -> Job | None:
