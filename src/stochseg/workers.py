@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
 C = TypeVar("C")
+S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 Setup = Callable[[], C]
@@ -38,6 +39,7 @@ MAX_DEATHS = 2
 """A case whose workers died this often is given up."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,  # `Pool.run` counts deaths per case, not per chunk
+    "distributed.worker.daemon": False,  # a training may start processes that load data
     # The process keeps the memory that it frees, so a worker above these limits would wait for ever.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
@@ -46,17 +48,19 @@ LOCAL = {
 _POLL_SECONDS, _CONNECT_SECONDS, _END_SECONDS = 1, 20, 10
 
 
-class Run(Protocol):
-    """A way to run work: `run_here`, or the method `run` of a `Pool`."""
+class Runner(Protocol[S_co]):
+    """A way to run work: `run_here` or `Pool.run`, with its `setup`."""
 
     def __call__(
-        self, setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]
-    ) -> Iterator[R]:
+        self, act: Act[S_co, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]
+    ) -> Generator[R, None, None]:
         """Yield the results of all cases, as they are known."""
         ...
 
 
-def run_here(setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]) -> Iterator[R]:
+def run_here(
+    setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]
+) -> Generator[R, None, None]:
     """Run work in this process.
 
     >>> list(run_here(lambda: 10, lambda ten, cases: (ten * case for case in cases), [[1, 2], [3]], lost=print))
@@ -78,8 +82,10 @@ class Pool:
     def __init__(self, client: Client, device: str = "auto"):
         self.client, self.device = client, device
 
-    def run(self, setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]) -> Iterator[R]:
-        """Run work on the workers; see `Run`. Results come in the order in which they are known.
+    def run(
+        self, setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]
+    ) -> Generator[R, None, None]:
+        """Run work on the workers; see `Runner`. Results come in the order in which they are known.
 
         At most one chunk per worker is on its way, so that a worker that dies takes no other chunk with it. A chunk
         whose worker died is repeated, case by case; a case whose workers died twice is `lost`.
@@ -155,7 +161,9 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except (OSError, CancelledError) as error:
-        raise UserError(f"the Dask cluster does not answer any more ({error}); start it and repeat the command") from None
+        raise UserError(
+            f"the Dask cluster does not answer any more ({error}); start it and repeat the command"
+        ) from None
 
 
 @contextmanager
@@ -168,7 +176,7 @@ def open_pool(workers: int | None, scheduler: str | None, device: str = "auto") 
         device: of the workers, by name, without a number: each worker of this machine has a GPU of its own.
 
     Raises:
-        UserError: if both are given, Dask is not installed, the cluster cannot be reached or its workers cannot be used.
+        UserError: if both are given, Dask is not installed, or the cluster or its workers cannot be used.
     """
     if workers is None and scheduler is None:
         yield None
@@ -194,7 +202,7 @@ def _local_client(workers: int) -> Iterator[Client]:
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
-            env={name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
+            env=dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
             preload="stochseg.workers",
             security=True,  # other users of this machine may not connect
             dashboard_address=None,
@@ -225,7 +233,9 @@ def _check_workers(client: Client) -> None:
     """Raise a UserError for workers of several threads or of another version."""
     for worker, threads in client.nthreads().items():
         if threads != 1:
-            raise UserError(f"worker {worker} has {threads} threads; start workers with --nthreads 1, several per machine")
+            raise UserError(
+                f"worker {worker} has {threads} threads; start workers with --nthreads 1, several per machine"
+            )
     try:
         found = client.run(_version)
     except ModuleNotFoundError as error:
@@ -272,7 +282,9 @@ def _work(folder: str, setup: Setup[C], act: Act[C, T, R], chunk: Sequence[T]) -
         try:
             os.chdir(folder)
         except OSError as error:
-            raise UserError(f"a worker cannot open {folder} ({error.strerror}); workers must see the same files") from None
+            raise UserError(
+                f"a worker cannot open {folder} ({error.strerror}); workers must see the same files"
+            ) from None
     return list(act(_shared(setup), chunk))
 
 

@@ -6,7 +6,7 @@ from stochseg.inference.parts import Part
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import PredictOptions
 from stochseg.inference.result import to_numpy
-from stochseg.inference.stored import StoredModel
+from stochseg.inference.stored import run_on
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti
 
@@ -15,9 +15,9 @@ __all__ = [
     "Outcome",
     "Part",
     "PredictOptions",
-    "StoredModel",
     "export",
     "predict",
+    "run_on",
     "to_dicom_seg",
     "to_nifti",
     "to_numpy",

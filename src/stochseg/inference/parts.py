@@ -77,7 +77,9 @@ class Part:
             raise UserError("--part slurm: expected a task of a job array, such as of sbatch --array=1-8") from None
         index, rest = divmod(task - first, max(1, step))
         if rest or index >= count:
-            raise UserError("--part slurm: expected an array without gaps, such as --array=1-8; pass --part I/N instead")
+            raise UserError(
+                "--part slurm: expected an array without gaps, such as --array=1-8; pass --part I/N instead"
+            )
         return cls(index + 1, count)
 
     @property
@@ -92,3 +94,6 @@ class Part:
     def select(self, chunks: Sequence[T]) -> Sequence[T]:
         """Every `count`-th chunk, from `index` on."""
         return chunks[self.index - 1 :: self.count]
+
+
+ALL = Part()

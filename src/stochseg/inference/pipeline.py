@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from stochseg.errors import UserError
 from stochseg.files import sha256, sweep
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
-from stochseg.inference.parts import Part, chunks_of
+from stochseg.inference.parts import ALL, Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
@@ -21,7 +22,7 @@ from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
 from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
-from stochseg.workers import MAX_DEATHS, Pool, run_here
+from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def predict(
     origin: str = "",
     report: Report | None = None,
     progress: Progress | None = None,
-    part: Part = Part(),
+    part: Part = ALL,
     pool: Pool | None = None,
 ) -> list[Outcome]:
     """Segment every input into a folder of its own.
@@ -92,8 +93,12 @@ def predict(
     ...     print(outcome.status, sorted(file.name for file in outcome.folder.iterdir()))
     done ['entropy.tif', 'fused.png', 'mean.tif', 'overlay.png', 'result.json', 'samples.tif']
     """
-    plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
-    stored = pool and StoredPlan(StoredModel.of(model, origin, pool.device), plan.options, origin)
+    options, out = options or PredictOptions(), Path(out)
+    # The engine may need the device of the workers.
+    plan = Plan(model, options if pool is None else options.model_copy(update={"engine": "eager"}), origin)
+    runner: Runner[Plan] = partial(run_here, lambda: plan)
+    if pool is not None:
+        runner = partial(pool.run, StoredPlan(StoredModel.of(model, origin, pool.device), options, origin))
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
     chunks = part.select(chunks_of(found.sources, plan.options.n))
     reporter = _Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
@@ -105,17 +110,11 @@ def predict(
         return reporter.outcomes
     with locked(out, part.lock, part.rivals) as lock:
         work = _Work(out, overwrite, lock.claim)
-        if pool is None or stored is None:
-            outcomes = run_here(lambda: plan, partial(work, advance=reporter.advance), chunks, work.lost)
-        else:
-            outcomes = pool.run(stored, work, chunks, work.lost)
-        try:
-            for outcome in outcomes:
+        act = work if pool is not None else partial(work, advance=reporter.advance)
+        with ExitStack() as end:
+            end.callback(sweep, out)  # a worker that died in the middle of a result has left it there
+            for outcome in end.enter_context(closing(runner(act, chunks, work.lost))):
                 reporter.add(outcome)
-        finally:
-            if pool is not None:
-                outcomes.close()  # ends the workers that write, if not all is done
-                sweep(out)
     return reporter.outcomes
 
 
@@ -159,7 +158,7 @@ class _Work:
 
     def lost(self, source: Source) -> Outcome:
         """The outcome of an input that ended its workers."""
-        problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers or alone"
+        problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
         return _outcome(source, problem, self.out / source.name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stochseg.errors import UserError
@@ -11,6 +12,7 @@ from stochseg.inference.engines import with_engine
 from stochseg.inference.plan import Plan, PredictOptions, hash_model
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.io import SHIPPED, find_model
+from stochseg.workers import Pool, Runner
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,10 @@ class StoredPlan:
     def __call__(self) -> Plan:
         """Load the model and prepare it."""
         return Plan(self.model(), self.options, self.origin)
+
+
+def run_on(
+    pool: Pool | None, model: StochasticSegmenter, path: str | Path, engine: str = "eager"
+) -> Runner[StochasticSegmenter] | None:
+    """Let workers evaluate a model that was loaded from `path`; None without workers."""
+    return None if pool is None else partial(pool.run, StoredModel.of(model, path, pool.device, engine))
