@@ -25,16 +25,19 @@ from stochseg.owners import Owner, current_owner
 LOCK = ".lock"
 """Name of the lock in a folder."""
 RENEW_SECONDS, STALE_SECONDS = 30, 300
+PATIENCE = STALE_SECONDS + 2 * RENEW_SECONDS
+"""Seconds after which the lock of any dead process can be taken over."""
 
 
 @contextmanager
-def locked(folder: Path, name: str = LOCK, rivals: str = "") -> Iterator[Lock]:
+def locked(folder: Path, name: str = LOCK, *, rivals: str = "", patience: float = 0) -> Iterator[Lock]:
     """Hold the lock of a folder, which is created if necessary, and remove the scratch files of dead processes in it.
 
     Args:
         folder: the folder to write into.
         name: of the lock, for a folder in which several writers have one each.
         rivals: regular expression of the names of locks that nobody may hold at the same time.
+        patience: seconds to wait for the lock.
 
     Raises:
         UserError: if another process holds the lock or a rival, or the folder cannot be written.
@@ -51,7 +54,7 @@ def locked(folder: Path, name: str = LOCK, rivals: str = "") -> Iterator[Lock]:
     lock = Lock(folder / name)
     try:
         try:
-            _acquire_in(folder, lock)
+            _acquire_in(folder, lock, time.monotonic() + patience)
             lock.check_rivals(rivals)
         except OSError as error:
             in_the_way = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
@@ -66,11 +69,15 @@ def locked(folder: Path, name: str = LOCK, rivals: str = "") -> Iterator[Lock]:
                 path.rmdir()
 
 
-def _acquire_in(folder: Path, lock: Lock) -> None:
+def _acquire_in(folder: Path, lock: Lock, deadline: float) -> None:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             return lock.acquire()
+        except UserError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1)
         except FileNotFoundError:  # another writer had created the folder and removed it again, for nothing to write
             if folder.exists():
                 raise

@@ -7,7 +7,9 @@ itself, such as a model, is made once per process by `setup`, which is compared 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import re
 import time
 import uuid
 from collections import deque
@@ -37,8 +39,11 @@ Lost = Callable[[T], R]
 
 MAX_DEATHS = 2
 """A case whose workers died this often is given up."""
+RESTART_SECONDS = 600
+"""Time in which Dask must start a worker on this machine, in place of one that died."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,  # `Pool.run` counts deaths per case, not per chunk
+    "distributed.deploy.lost-worker-timeout": f"{RESTART_SECONDS} s",  # new ones start slowly on a busy machine
     "distributed.worker.daemon": False,  # a training may start processes that load data
     # The process keeps the memory that it frees, so a worker above these limits would wait for ever.
     "distributed.worker.memory.target": False,
@@ -77,10 +82,12 @@ class Pool:
     Args:
         client: connected to the cluster.
         device: on which the workers compute, by name; "auto" is chosen by each worker.
+        patience: seconds to wait for a worker while there is none.
     """
 
-    def __init__(self, client: Client, device: str = "auto"):
-        self.client, self.device = client, device
+    def __init__(self, client: Client, device: str = "auto", patience: float = math.inf):
+        self.client, self.device, self.patience = client, device, patience
+        self._last_seen = time.monotonic()
 
     def run(
         self, setup: Setup[C], act: Act[C, T, R], chunks: Iterable[Sequence[T]], lost: Lost[T, R]
@@ -104,9 +111,9 @@ class Pool:
                     return
                 for future in self._finished(running):
                     chunk, deaths = running.pop(future)
-                    died = self._deaths(future)
+                    results, died = self._outcome(future)
                     if not died:
-                        yield from future.result()
+                        yield from results
                     elif len(chunk) == 1 and deaths + died >= MAX_DEATHS:
                         yield lost(chunk[0])
                     else:
@@ -117,7 +124,14 @@ class Pool:
     def _free(self) -> int:
         """Number of chunks that may be on their way; one if there is no worker yet, so that a cluster may start one."""
         with _connected():
-            return max(1, len(self.client.nthreads()))
+            count = len(self.client.nthreads())
+        if count:
+            self._last_seen = time.monotonic()
+        elif time.monotonic() - self._last_seen > self.patience:
+            raise UserError(
+                f"all workers died and none could be started for {self.patience:.0f} s; use fewer --workers"
+            )
+        return max(1, count)
 
     def _submit(self, *task: Any) -> Future[Any]:
         with _connected():
@@ -132,12 +146,14 @@ class Pool:
             return list(wait(list(running), timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED").done)
         return []
 
-    def _deaths(self, future: Future[Any]) -> int:
-        """How many workers died of a task; 0 if it ended by itself."""
+    def _outcome(self, future: Future[list[R]]) -> tuple[list[R], int]:
+        """The results of a task that ended, and how many workers died of it."""
         from distributed import KilledWorker
 
-        error = future.exception() if future.status == "error" else None
-        return error.allowed_failures + 1 if isinstance(error, KilledWorker) else 0
+        try:
+            return future.result(), 0
+        except KilledWorker as error:
+            return [], error.allowed_failures + 1
 
     def _abandon(self, running: Iterable[Future[Any]]) -> None:
         """End the processes of workers that would continue with what nobody waits for; Dask starts new ones."""
@@ -147,7 +163,7 @@ class Pool:
         with suppress(Exception):  # the cluster may be gone
             busy = [worker for worker, own in self.client.processing().items() if keys.intersection(own)]
             self.client.cancel(list(running))
-            self.client.run(_exit, workers=busy, wait=False)
+            self.client.run(_exit, workers=busy, on_error="ignore")
             deadline = time.monotonic() + _END_SECONDS
             while time.monotonic() < deadline and set(busy) & set(self.client.nthreads()):
                 time.sleep(0.05)
@@ -186,8 +202,12 @@ def open_pool(workers: int | None, scheduler: str | None, device: str = "auto") 
     if ":" in device:
         raise UserError(f"--device {device}: workers take the GPUs in turn; set CUDA_VISIBLE_DEVICES to choose some")
     require("distributed", "dask", "work on several processes")
-    with _local_client(workers) if workers is not None else _remote_client(str(scheduler)) as client:
-        yield Pool(client, device)
+    if workers is not None:
+        with _local_client(workers) as client:
+            yield Pool(client, device, RESTART_SECONDS)
+    else:  # a cluster may start workers when there is work, and have a queue of its own
+        with _remote_client(str(scheduler)) as client:
+            yield Pool(client, device)
 
 
 @contextmanager
@@ -249,12 +269,13 @@ def _check_workers(client: Client) -> None:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Prepare a worker of this machine. Dask calls it by this name, before the worker takes any work."""
+    """Prepare a worker. Dask calls it by this name (`dask worker --preload stochseg.workers`) before any work."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the command ends its workers
     keep_freed_memory()
-    gpu = _own_gpu(int(worker.name), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    number = re.search(r"\d+$", str(worker.name))  # of the workers of a machine
+    gpu = _own_gpu(int(number[0]) if number else 0, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 

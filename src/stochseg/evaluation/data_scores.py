@@ -71,11 +71,11 @@ def _confusion(fused: Tensor, example: Example, info: DatasetInfo) -> Tensor:
 def data_metrics(images: Sequence[ImageSums], info: DatasetInfo) -> dict[str, float]:
     """Compute the metrics that are not means over images, and those of each class if there are more than two."""
     confusion = torch.stack([image.confusion for image in images]).sum(0)
-    bins, likely = (
-        sum(each[1:], start=each[0]) for each in zip(*((i.bins, i.foreground) for i in images), strict=True)
-    )
+    first, others = images[0], images[1:]
+    bins = sum((image.bins for image in others), start=first.bins)
+    likely = sum((image.foreground for image in others), start=first.foreground)
     found = {"miou": miou(confusion).item(), "ece": ece(bins).item()}
-    for key in images[0].fused:
+    for key in first.fused:
         found[key] = miou(torch.stack([image.fused[key] for image in images]).sum(0)).item()
     if likely.count.sum() > 0:  # undefined if the model marks nothing anywhere
         found["ece_foreground"] = ece(likely).item()

@@ -30,11 +30,14 @@ def chunks_of(sources: Sequence[Source], n: int) -> list[list[Source]]:
     """
     size = max(1, min(SAMPLES_PER_CHUNK // n, math.ceil(len(sources) / MIN_CHUNKS)))
     chunks: list[list[Source]] = []
+    room = 0
     for source in sources:
         is_picture = len(source.files) == 1 and source.files[0].name.lower().endswith(PICTURES)
-        if not chunks or len(chunks[-1]) == size or not is_picture:
+        if room == 0 or not is_picture:
             chunks.append([])
+            room = size if is_picture else 1
         chunks[-1].append(source)
+        room -= 1
     return chunks
 
 

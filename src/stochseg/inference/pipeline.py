@@ -108,7 +108,7 @@ def predict(
         reporter.add(Outcome(where, "failed", problem=problem))
     if not chunks:
         return reporter.outcomes
-    with locked(out, part.lock, part.rivals) as lock:
+    with locked(out, part.lock, rivals=part.rivals) as lock:
         work = _Work(out, overwrite, lock.claim)
         act = work if pool is not None else partial(work, advance=reporter.advance)
         with ExitStack() as end:
@@ -168,9 +168,11 @@ class _Reporter:
     def __init__(self, total: int, report: Report | None, progress: Progress | None):
         self.total, self.report, self.progress = total, report, progress
         self.outcomes: list[Outcome] = []
+        self.inputs = 0
 
     def add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
+        self.inputs += outcome.status != "note"
         if self.report is not None:
             self.report(outcome)
         self.advance(0.0)
@@ -178,7 +180,7 @@ class _Reporter:
     def advance(self, inputs: float) -> None:
         """Report that `inputs` of the current batch are done."""
         if self.progress is not None:
-            self.progress(sum(outcome.status != "note" for outcome in self.outcomes) + inputs, self.total)
+            self.progress(self.inputs + inputs, self.total)
 
 
 def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
