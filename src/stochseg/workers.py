@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -154,6 +155,8 @@ class Pool:
             return future.result(), 0
         except KilledWorker as error:
             return [], error.allowed_failures + 1
+        except CancelledError as error:
+            raise _gone(error) from None
 
     def _abandon(self, running: Iterable[Future[Any]]) -> None:
         """End the processes of workers that would continue with what nobody waits for; Dask starts new ones."""
@@ -172,14 +175,14 @@ class Pool:
 @contextmanager
 def _connected() -> Iterator[None]:
     """Turn the loss of the cluster into a UserError."""
-    from concurrent.futures import CancelledError
-
     try:
         yield
     except (OSError, CancelledError) as error:
-        raise UserError(
-            f"the Dask cluster does not answer any more ({error}); start it and repeat the command"
-        ) from None
+        raise _gone(error) from None
+
+
+def _gone(error: BaseException) -> UserError:
+    return UserError(f"the Dask cluster does not answer any more ({error}); start it and repeat the command")
 
 
 @contextmanager

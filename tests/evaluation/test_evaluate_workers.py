@@ -11,7 +11,7 @@ from stochseg.evaluation import evaluate, evaluate_seeds
 from stochseg.inference import run_on
 from stochseg.models import SamplingOptions, save
 from tests.support.models import lively
-from tests.support.workers import DeadlyPool
+from tests.support.workers import LosingPool
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.xdist_group("dask")
@@ -83,8 +83,8 @@ def test_several_seeds_and_every_image_handed_to_the_caller(pool, models):
     assert [example.id for example, _ in kept] == [data[i].id for i in (0, 1)]
 
 
-def test_an_image_that_kills_its_workers_stops_the_evaluation(pool, models):
+def test_an_image_that_kills_its_workers_stops_the_evaluation(models):
     """Scores without it would not be those of the data."""
     data, model, path = models[0]
     with pytest.raises(UserError, match=f"{data[4].id!r} died 2 times"):
-        evaluate(model, data, options=OPTIONS, runner=run_on(DeadlyPool(pool, data[4].id), model, path))
+        evaluate(model, data, options=OPTIONS, runner=run_on(LosingPool(data[4].id), model, path))

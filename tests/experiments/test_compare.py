@@ -15,7 +15,7 @@ from stochseg.locks import locked
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import method_bars, write_figure
 from stochseg.training.config import write_config
-from tests.support.workers import DeadlyPool
+from tests.support.workers import LosingPool
 
 
 @pytest.fixture
@@ -81,9 +81,8 @@ def test_workers_make_the_same_rows(methods, tmp_path, pool):
     assert (tmp_path / "together/samples-1.png").exists()
 
 
-@pytest.mark.xdist_group("dask")
-def test_a_method_that_kills_its_workers_is_a_failed_one(methods, tmp_path, pool):
-    (row,) = run(methods[:1], tmp_path / "out", pool=DeadlyPool(pool, "good.yaml"))
+def test_a_method_that_kills_its_workers_is_a_failed_one(methods, tmp_path):
+    (row,) = run(methods[:1], tmp_path / "out", pool=LosingPool("good.yaml"))
     assert "its worker died 2 times" in row["problem"]
 
 

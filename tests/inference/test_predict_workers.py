@@ -11,6 +11,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from stochseg.errors import UserError
@@ -102,7 +103,10 @@ def test_an_input_that_kills_its_workers_is_skipped(pool, saved, inputs, alone, 
 
 
 def test_a_model_that_is_trained_at_the_same_time_is_refused(pool, saved, inputs, tmp_path):
-    other = save(small_model(num_timesteps=10), tmp_path / "model")
+    network = small_model()
+    with torch.no_grad():
+        next(network.parameters()).add_(0.1)
+    other = save(network, tmp_path / "model")
     with pytest.raises(UserError, match="differs from the model"):
         predict(load(saved), inputs, tmp_path / "out", OPTIONS, origin=str(other), pool=pool)
     assert not (tmp_path / "out").exists()

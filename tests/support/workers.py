@@ -38,6 +38,19 @@ class DeadlyPool(Pool):
         return super().run(setup, Deadly(act, self.word), chunks, lost)
 
 
+class LosingPool:
+    """Does the work in this process, except that every case that contains a word counts as lost."""
+
+    device = "cpu"
+
+    def __init__(self, word: str):
+        self.word = word
+
+    def run(self, setup, act, chunks, lost):
+        for case in (case for chunk in chunks for case in chunk):
+            yield from [lost(case)] if self.word in str(case) else act(setup(), [case])
+
+
 def worker_pids(pool: Pool) -> list[int]:
     """Processes of the workers."""
     return list(pool.client.run(os.getpid).values())

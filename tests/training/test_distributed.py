@@ -11,7 +11,6 @@ import torch
 from stochseg.training.config import write_config
 from tests.support.runs import assert_same_run, records, values
 
-
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

@@ -80,13 +80,13 @@ def evaluate(
     parts = [n for n in FUSED_COUNTS if n < options.n and independent and single]
     scoring = Scoring(data.info, options, tuple(counts), tuple(parts), independent, single)
     chosen = spread(len(data), len(data) if limit is None else limit)
-    reader = _Reader(data, chosen, keep if on_image is None else len(chosen))
+    reader = _Reader(data, chosen, keep, with_samples=on_image is not None)
     found: list[ImageResult] = []
     for result in (runner or partial(run_here, lambda: model))(scoring, reader, _lost):
         if on_image is not None and result.kept is not None:
             example, samples = result.kept
             on_image(result.index, Batch.collate([example], data.info.ignore), samples)
-            result = replace(result, kept=result.kept if len(found) < keep else None)
+            result = replace(result, kept=result.kept if result.index in reader.first else None)
         found.append(result)
         if progress is not None:
             progress(len(found) + reader.void, len(chosen))
@@ -117,15 +117,16 @@ def evaluate(
 class _Reader:
     """Reads the images of an evaluation, in order: chunks of one, without those that are all void.
 
-    void: number of images skipped so far, in which no sample can be wrong; sha256: of all images read.
+    void: number of images skipped so far, in which no sample can be wrong; first: indices of the first `keep` others;
+    sha256: of all images read.
     """
 
-    def __init__(self, data: SegmentationData, chosen: Sequence[int], keep: int):
-        self.data, self.chosen, self.keep = data, chosen, keep
-        self.void, self.sha256 = 0, hashlib.sha256()
+    def __init__(self, data: SegmentationData, chosen: Sequence[int], keep: int, *, with_samples: bool):
+        self.data, self.chosen, self.keep, self.with_samples = data, chosen, keep, with_samples
+        self.void, self.first, self.sha256 = 0, list[int](), hashlib.sha256()
 
     def __iter__(self) -> Iterator[list[Case]]:
-        for position, i in enumerate(self.chosen):
+        for i in self.chosen:
             example = self.data[i]
             self.sha256.update(example.id.encode(errors="surrogateescape"))  # a file name, which may not be UTF-8
             self.sha256.update(example.image.numpy().tobytes() + example.raters.numpy().tobytes())
@@ -134,7 +135,9 @@ class _Reader:
                 self.void += 1
                 continue
             truth = self.data.truth(i) if isinstance(self.data, KnownTruth) else None
-            yield [Case(i, example, truth, position - self.void < self.keep)]
+            if len(self.first) < self.keep:
+                self.first.append(i)
+            yield [Case(i, example, truth, self.with_samples or i in self.first)]
 
 
 def _lost(case: Case) -> ImageResult:
