@@ -4,8 +4,9 @@ python benchmarks/scale.py
 
 The bundled model `lidc` segments synthetic slices of 128×128 pixels with 16 samples each and writes all results. Every
 way is measured once per round, after its model was loaded; the ratios are against one process of one thread in the same
-round, medians over the rounds. `start_seconds`: from the start of the workers to the first results. `idle`: the lowest
-fraction of CPU time that was free before a round; the ratios need an idle machine.
+round, medians over the rounds. `start_seconds`: from the start of the workers to the first results. `cpu_seconds`: of
+the command and its workers. `idle`: the lowest fraction of CPU time that was free before a round; speeds need an idle
+machine, CPU time suffers little from a busy one.
 """
 
 from __future__ import annotations
@@ -41,14 +42,19 @@ class Way:
     threads: int
     pool: Pool | None = None
 
-    def seconds(self, images: Path) -> float:
-        """Predict all images of a folder."""
+    def seconds(self, images: Path) -> tuple[float, float]:
+        """Predict all images of a folder; seconds of the wall clock and of the CPU."""
         torch.set_num_threads(self.threads)
         with tempfile.TemporaryDirectory() as out:
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), self.cpu_seconds()
             outcomes = predict(load(MODEL), images, f"{out}/out", OPTIONS, origin=MODEL, pool=self.pool)
             assert all(outcome.status == "done" for outcome in outcomes)
-            return time.perf_counter() - start
+            return time.perf_counter() - start, self.cpu_seconds() - cpu
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the command and its workers so far."""
+        own = self.pool.client.run(time.process_time).values() if self.pool else ()
+        return time.process_time() + sum(own)
 
     def peak_megabytes(self) -> int:
         """Largest memory of a process that samples."""
@@ -98,10 +104,8 @@ def main() -> None:
     keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as started:
-        few, images = (
-            write_images(Path(temporary, "few"), 2 * cores),
-            write_images(Path(temporary, "x"), arguments.images),
-        )
+        few = write_images(Path(temporary, "few"), 2 * cores)
+        images = write_images(Path(temporary, "images"), arguments.images)
         starts = {}
         ways = [Way("one process", 1), Way("one process, all threads", cores)]
         for count in (1, cores):
@@ -113,7 +117,7 @@ def main() -> None:
             ways.append(way)
         for way in ways:
             way.seconds(few)  # warms up
-        idle, times = [], {way.title: [] for way in ways}
+        idle, times = [], {way.title: list[tuple[float, float]]() for way in ways}
         for _ in range(arguments.rounds):
             idle.append(idle_fraction())
             for way in ways:
@@ -121,7 +125,7 @@ def main() -> None:
         rows: list[dict[str, object]] = []
         for way in ways:
             pairs = zip(times["one process"], times[way.title], strict=True)
-            seconds = statistics.median(times[way.title])
+            seconds, cpu = map(statistics.median, zip(*times[way.title], strict=True))
             rows.append(
                 {
                     "way": way.title,
@@ -130,8 +134,9 @@ def main() -> None:
                     "samples": OPTIONS.n,
                     "start_seconds": starts.get(way.title, ""),
                     "seconds": round(seconds, 2),
+                    "cpu_seconds": round(cpu, 2),
                     "images_per_second": round(arguments.images / seconds, 2),
-                    "speed_over_one_process": round(statistics.median(one / own for one, own in pairs), 3),
+                    "speed_over_one_process": round(statistics.median(one[0] / own[0] for one, own in pairs), 3),
                     "peak_mb": way.peak_megabytes(),
                     "idle": round(min(idle), 2),
                 }
