@@ -15,7 +15,7 @@ from stochseg.data import Store
 from stochseg.data.example import write_example_folder
 from stochseg.data.folder import init_folder
 from stochseg.evaluation.data_report import report_data
-from tests.support.volumes import write_nifti
+from tests.support.volume_files import write_nifti
 
 
 @pytest.fixture

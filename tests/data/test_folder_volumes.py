@@ -16,7 +16,7 @@ from stochseg.data.folder import FolderConfig, init_folder, read_splits
 from stochseg.data.importers.plans import Record
 from stochseg.errors import UserError
 from tests.support.oblique import expected_affine, write_series
-from tests.support.volumes import write_itk, write_nifti
+from tests.support.volume_files import write_itk, write_nifti
 
 RNG = np.random.default_rng(0)
 LABELS = np.zeros((10, 12, 5), np.uint8)
