@@ -17,6 +17,7 @@ from torch import Tensor
 from stochseg.core import CategoricalProcess, SeededNoise
 from stochseg.plotting.outlines import PAGE, add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
+from stochseg.plotting.sections import sections
 from stochseg.plotting.slices import as_images, disputed_slice, slice_of_example, slice_of_samples
 from stochseg.types import DatasetInfo, Example, Samples
 
@@ -150,18 +151,20 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Draw images with the outlines of every rater, and a legend.
+    """Draw images with the outlines of every rater, and a legend. Of a volume, three planes are drawn to scale.
 
     There is one color per rater, or per class if no image has more than one rater.
 
     Args:
-        examples: the images with their raters.
+        examples: the images or volumes with their raters.
         info: names and colors of the classes, and normalization of the images.
         columns: images per row.
 
     Returns:
         The figure.
     """
+    if info.spatial_dims == 3:
+        examples = [plane for example in examples for plane in sections(example, info)]
     rows = -(-len(examples) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.4), layout="constrained")
     axes = bare_axes(figure, rows, columns)
@@ -177,6 +180,8 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
                 color = info.colors[label] if by_class else colors[rater]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
         fit_axes(axis, example.image.shape[-2:])
+        if info.spatial_dims == 3 and example.spacing is not None:
+            axis.set_aspect(example.spacing[0] / example.spacing[1])
     add_legend(figure, class_legend(info) if by_class else list(colors.items()))
     return figure
 
