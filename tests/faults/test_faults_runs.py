@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from stochseg.errors import UserError
 from stochseg.files import MANIFEST, write_manifest
 from stochseg.models import load
-from stochseg.reports.run import read_log
 from stochseg.training import loop, train
+from stochseg.training.log import read_log
 from tests.support.processes import dead_owner
 from tests.support.runs import assert_same_run, records, saved_progress, stop_at, values
 
