@@ -3,7 +3,7 @@
     python -m tests.torture.fuzz --seconds 600 --out fuzz.csv
 
 Input i of a target depends on the seed, the target and i alone. A second call with the same file continues where the
-first one stopped. Inputs that fail are kept next to the file, with their tracebacks.
+first one stopped, and states its command. Inputs that fail are kept next to the file, with their tracebacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from pathlib import Path
 
 from stochseg.errors import UserError
 from stochseg.files import write_csv
-from tests.torture.targets import Target, make_targets
+from tests.torture.mutations import Target
+from tests.torture.record import facts
+from tests.torture.targets import make_targets
 
 SECONDS = 10.0
 """An input that takes longer is a hang."""
@@ -140,7 +142,7 @@ def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Count
             break
     row.update(counts)
     row["seconds"] += round(time.monotonic() - start, 1)
-    write_csv(out, [{"target": key[0], "seed": key[1], **_row(rows[key])} for key in sorted(rows)])
+    write_csv(out, [{"target": key[0], "seed": key[1], **_row(rows[key]), **facts()} for key in sorted(rows)])
     return counts
 
 
