@@ -63,8 +63,11 @@ def run_training(root: Path) -> None:
 
 
 def run_import(root: Path) -> None:
-    if not (root / "out/data.h5").exists():  # killed after it was complete
+    try:
         write_store(plan_import("folder", root / "source"), root / "out/data.h5")
+    except UserError:
+        if not (root / "out/data.h5").exists():  # otherwise it was killed, or another one was faster, once complete
+            raise
 
 
 def run_prediction(root: Path) -> None:
