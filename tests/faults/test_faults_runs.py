@@ -194,7 +194,7 @@ def test_a_finished_run_writes_a_lost_best_model_again(out, resume):
 def test_foreign_files_are_refused_before_the_training(out, resume, monkeypatch, stray):
     (out / stray).mkdir() if stray.endswith("/") else (out / stray).touch()
     stop_at(monkeypatch, 1, RuntimeError("trained"))
-    with pytest.raises(UserError, match=rf"{Path(stray).parts[0]} exists and is not a checkpoint.*move other files"):
+    with pytest.raises(UserError, match=rf"{Path(stray).parts[0]} contains notes.*; move it"):
         resume("steps=9")
 
 
