@@ -107,6 +107,9 @@ class DatasetInfo(Config):
         None, description="(height, width) into which a model resizes and pads every image; samples are resized back"
     )
     intensities: Intensities | None = Field(None, description="of the training images, measured when training starts")
+    min_size: tuple[int, int] | None = Field(
+        None, description="(height, width): the smallest of the training images, measured when training starts"
+    )
     orientation: Literal["free", "upright"] | None = Field(
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
@@ -130,12 +133,10 @@ class DatasetInfo(Config):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_unknown_intensities(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out intensities that nobody measured: checksums over the facts of a data set stay as they were."""
+    def _without_unknown_measures(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what nobody measured: checksums over the facts of a data set stay as they were."""
         values: dict[str, Any] = dump(self)
-        if values.get("intensities", ...) is None:
-            del values["intensities"]
-        return values
+        return {k: v for k, v in values.items() if v is not None or k not in ("intensities", "min_size")}
 
     @property
     def names(self) -> tuple[str, ...]:
