@@ -88,6 +88,7 @@ SAMPLE = {
     "unknown noise": (np.zeros((8, 8)), {"noise": "pink"}, says("noise 'pink'", "independent", "latin")),
     "empty array": (np.zeros((0, 8)), {}, says("empty", r"\(1, 1, 0, 8\)")),
     "empty list": ([], {}, says("h w c", "empty list")),
+    "list of numbers": ([[0.0, 1.0], [2.0, 3.0]], {}, says("list of numbers", r"numpy\.asarray")),
     "list of two sizes": ([np.zeros((8, 8)), np.zeros((8, 9))], {}, says("one size", "8×8", "8×9", "one at a time")),
     "five dimensions": (np.zeros((1, 8, 8, 1, 1)), {}, says("h w c", r"\(1, 8, 8, 1, 1\)")),
     "missing file": ("scan.png", {}, says("scan.png")),

@@ -198,6 +198,11 @@ def test_foreign_files_are_refused_before_the_training(out, resume, monkeypatch,
         resume("steps=9")
 
 
+def test_a_folder_with_a_run_is_refused_before_the_data_are_opened(out, tiny_run):
+    with pytest.raises(UserError, match="already contains a run"):
+        train(tiny_run("data.options.size=-1", "data.augment=auto"), out, device="cpu")
+
+
 def test_a_new_run_refuses_folders_that_it_would_have_to_replace(tiny_run, tmp_path, monkeypatch):
     (tmp_path / "best").mkdir()
     (tmp_path / "best/cat.png").touch()

@@ -121,8 +121,8 @@ def train(
         held.callback(leave)
         held.enter_context(disk_errors(out))
         lock = processes.in_main(lambda: held.enter_context(locked(out)))
-        config = with_augmentation(config, out, resume)
         processes.in_main(lambda: check_run(config, out, resume))
+        config = with_augmentation(config, out, resume)
         resumed = resume and (out / LAST).exists()
         run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
