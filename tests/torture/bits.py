@@ -2,8 +2,8 @@
 
     python -m tests.torture.bits --out bits.csv
 
-A flipped bit must be refused, or change nothing: HDF5 has bytes that no reader looks at. Files that the CSV already
-contains are skipped, so an interrupted call continues.
+A flipped bit must be refused, or change nothing: HDF5 has bytes that no reader looks at. Parts of files that the CSV
+already contains are skipped, so an interrupted call continues.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpo
 from stochseg.types import DatasetInfo
 from tests.faults.test_faults_checksums import FILES, parts
 from tests.torture.record import facts
+
+PART = 512
+"""Bytes per row of the CSV."""
 
 
 def small_store(file: Path) -> Path:
@@ -66,10 +69,10 @@ def read_checkpoint(file: Path, name: str) -> object:
     return progress, [tensor.tolist() for tensor in tensors]
 
 
-def flip_all(file: Path, read: Callable[[Path], object]) -> Counter[str]:
-    """Read a file once with each of its bits flipped, and count the outcomes."""
+def flip_all(file: Path, read: Callable[[Path], object], places: range) -> Counter[str]:
+    """Read a file once with each bit of these bytes flipped, and count the outcomes."""
     content, expected, counts = file.read_bytes(), read(file), Counter[str]()
-    for bit in range(8 * len(content)):
+    for bit in range(8 * places.start, 8 * places.stop):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         file.unlink()  # a new file: an inspected one is known by its time
@@ -85,25 +88,35 @@ def flip_all(file: Path, read: Callable[[Path], object]) -> Counter[str]:
     return counts
 
 
+def one_part(file: Path, read: Callable[[Path], object], places: range) -> dict[str, object]:
+    """Flip the bits of a part of a file; returns a row."""
+    start = time.monotonic()
+    counts = flip_all(file, read, places)
+    outcomes = {key: counts[key] for key in ("refused", "same", "wrong", "traceback")}
+    seconds = round(time.monotonic() - start, 1)
+    return {"first_byte": places.start, "bytes": len(places), "bits": 8 * len(places), **outcomes, "seconds": seconds}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bits.csv"), help="CSV; files in it are not repeated")
     out = parser.parse_args().out
     torch.set_num_threads(1)
     rows: list[dict[str, object]] = list(csv.DictReader(out.open())) if out.exists() else []
+    done = {(row["file"], str(row["first_byte"])) for row in rows}
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
         last = Path(scratch) / "last"
         save_checkpoint(last, *parts(), Progress(step=1))
         cases = {f"checkpoint: {name}": (last / name, partial(read_checkpoint, name=name)) for name in FILES}
-        for title, (file, read) in {**cases, "store": (small_store(Path(scratch) / "store.h5"), read_store)}.items():
-            if title not in {row["file"] for row in rows}:
-                start, size = time.monotonic(), file.stat().st_size
-                counts = flip_all(file, read)
-                outcomes = {key: counts[key] for key in ("refused", "same", "wrong", "traceback")}
-                seconds = round(time.monotonic() - start, 1)
-                rows.append({"file": title, "bytes": size, "bits": 8 * size, **outcomes, "seconds": seconds, **facts()})
-                write_csv(out, rows)
-                print({key: value for key, value in rows[-1].items() if key not in facts()}, flush=True)
+        cases["store"] = (small_store(Path(scratch) / "store.h5"), read_store)
+        for title, (file, read) in cases.items():
+            size = file.stat().st_size
+            for first in range(0, size, PART):
+                if (title, str(first)) not in done:
+                    rows.append(
+                        {"file": title, **one_part(file, read, range(first, min(first + PART, size))), **facts()}
+                    )
+                    write_csv(out, rows)
     sys.exit(any(int(row["wrong"]) + int(row["traceback"]) for row in rows))
 
 

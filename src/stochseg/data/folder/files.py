@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 
 import numpy as np
 
@@ -59,7 +60,8 @@ class FolderFiles:
     def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
         if self.top + file not in self.tree.names:
-            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {INIT} {self.tree.path}")
+            command = f"{INIT} {quote(str(self.tree.path))}"
+            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {command}")
         try:
             return self.tree.read(self.top + file).decode()
         except UnicodeDecodeError as error:

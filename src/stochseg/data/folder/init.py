@@ -65,7 +65,7 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
     """
     root = Path(root)
     if not root.is_dir():
-        raise UserError(f"{root}: expected a folder with images/ and labels/RATER/")
+        raise UserError(f"{root}: no such folder; expected one with images/ID.* and labels/RATER/ID.*")
     description, splits = root / DESCRIPTION, root / SPLITS
     if description.exists() and splits.exists():
         raise UserError(f"{description} and {SPLITS} exist and are not overwritten; delete the one to write again")
