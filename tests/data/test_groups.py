@@ -113,6 +113,14 @@ def test_other_layouts_get_a_hint(tmp_path):
         init_folder(folder)
 
 
+def test_hints_are_quoted_for_the_shell(tmp_path):
+    folder = write_example_folder(tmp_path / "my data", count=8, size=16)
+    with pytest.raises(UserError, match=rf"stochseg data init '{folder}'"):
+        check_data(folder)
+    with pytest.raises(UserError, match="no such folder"):
+        init_folder(tmp_path / "nowhere")
+
+
 def without_group(folder):
     """What an earlier version wrote: no group, images of a patient in all splits."""
     init_folder(folder, {"group": None})
