@@ -128,8 +128,8 @@ def _name_leaks(files: FolderFiles, root: Path) -> list[str]:
     example = ", ".join(f"{id} ({split})" for split, id in {split_of[id]: id for id in shared[0]}.items())
     return [
         f"{len(shared)} patient(s), by the names of their images, are in several splits: {example}. Set `group: "
-        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {quote(str(root))}. If these images "
-        f"do not belong together, set `group: '{ALONE}'`"
+        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {quote(str(root))}. If these "
+        f"images do not belong together, set `group: '{ALONE}'`"
     ]
 
 
