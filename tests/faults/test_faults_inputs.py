@@ -52,7 +52,7 @@ FORWARD = {
     "label negative": (image(), labels(fill=-1), None, says(r"0\.\.2", r"-1\.\.-1")),
     "void without a mask": (image(), labels(fill=255), None, says(r"255\.\.255", "ignore")),
     "float labels": (image(), labels().float(), None, says("expected integers", "float32", r"raters\.long\(\)")),
-    "one map without the rater axis": (image(), labels(2, 8, 8), None, says("b k h w", r"k >= 1", r"\(2, 8, 8\)")),
+    "one map without the rater axis": (image(), labels(2, 8, 8), None, says(r"b k \*space", r"k >= 1", r"\(2, 8, 8\)")),
     "no rater": (image(), labels(2, 0, 8, 8), None, says("k >= 1", r"\(2, 0, 8, 8\)")),
     "labels of another size": (image(), labels(2, 3, 8, 9), None, says("8×8 like the image", r"\(2, 3, 8, 9\)")),
     "labels of another batch": (image(), labels(3, 3, 8, 8), None, says("2 images", r"\(3, 3, 8, 8\)")),
