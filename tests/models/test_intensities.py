@@ -8,7 +8,7 @@ from rich.console import Console
 import stochseg
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.models.intensities import describe_unusual, measure_intensities
+from stochseg.models.intensities import describe_unusual, measure_intensities, with_intensities
 from stochseg.training import train
 from stochseg.types import DatasetInfo, Intensities, Normalization
 from tests.support.models import lively
@@ -136,6 +136,12 @@ def test_images_much_smaller_than_the_training_images(size):
     model.sample(image, 1, allow_unusual_input=True)
     fitting = model.info.model_copy(update={"fit": (64, 64)})  # which resizes every image
     assert not describe_unusual(model.info.normalization(torch.from_numpy(image[None]).float()), fitting)
+
+
+def test_the_smallest_size_of_images_and_patches():
+    data = Phantoms("train", size=16, count=2)
+    assert with_intensities(data).min_size == (16, 16)
+    assert with_intensities(data, (4, 8, 32)).min_size == (8, 16)
 
 
 def test_measured_by_hand():

@@ -33,9 +33,12 @@ FAR = 20.0
 ANYWAY = "to sample it anyway, pass allow_unusual_input=True (--allow-unusual-input)"
 
 
-def with_intensities(data: SegmentationData) -> DatasetInfo:
-    """The facts about training data, with intensities and smallest size of `MEASURED_IMAGES` evenly spaced images."""
-    sizes: list[tuple[int, ...]] = []
+def with_intensities(data: SegmentationData, patch: tuple[int, ...] | None = None) -> DatasetInfo:
+    """The facts about training data, with intensities and smallest size of `MEASURED_IMAGES` evenly spaced images.
+
+    A model that is trained on parts of `patch` voxels has seen images of that size.
+    """
+    sizes: list[tuple[int, ...]] = [] if patch is None else [patch[-2:]]
 
     def images() -> Iterator[Tensor]:  # one at a time: they may be large
         for i in spread(len(data), MEASURED_IMAGES):
