@@ -32,6 +32,9 @@ Losses = dict[str, Tensor]
 Window = tuple[tuple[int, int], ...]
 """A part of an image: first pixel and last + 1 per axis."""
 
+VOID = "void"
+"""Name of a label that some models give to pixels of no class; it is never right."""
+
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from stochseg._version import __version__
 from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.compatibility import check_compatible, match_normalization
+from stochseg.evaluation.compatibility import check_compatible, match_normalization, without_void_label
 from stochseg.evaluation.data_scores import FUSED_COUNTS, DataScores, class_names
 from stochseg.evaluation.image_scores import rater_scores, truth_scores
 from stochseg.evaluation.results import Evaluation, ModeTable
@@ -46,7 +46,7 @@ def evaluate(
 
     Args:
         model: the model.
-        data: images with raters, of the classes and channels of the model.
+        data: images with raters, of the classes and channels of the model. A label "void" of the model is left out.
         options: of sampling. A single sample has neither diversity nor unbiased scores.
         limit: maximum number of images, evenly spaced; default: all.
         keep: number of examples to keep with their samples, for pictures.
@@ -94,7 +94,7 @@ def evaluate(
         image = match_normalization(example.image, data.info, model.info)
         start = time.perf_counter()
         found = model.sample_counts(image[None], parts, options, allow_unusual_input=True)
-        drawn = {n: part.to("cpu") for n, part in found.items()}
+        drawn = {n: without_void_label(part.to("cpu"), data.info) for n, part in found.items()}
         seconds, out = time.perf_counter() - start, drawn[options.n]
         batch = Batch.collate([example], data.info.ignore)
         row = {"id": example.id, **rater_scores(out, batch, counts, names, independent=independent)}
