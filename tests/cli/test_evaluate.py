@@ -116,6 +116,7 @@ def test_several_seeds_and_one_sample(run, trained, tmp_path):
     code, out, messages = run("evaluate", trained, "-n", 1, "--seeds", 2, "--limit", 1, "--out", tmp_path / "a")
     assert code == 0
     assert "need two" in messages
+    assert "1 sample each" in " ".join(out.split())
     assert "±" in out
     assert "diversity" not in out
     scores = json.loads((tmp_path / "a/metrics.json").read_text())
