@@ -39,7 +39,7 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     # Only pure noise as input: the network of camvid-fast as an ordinary one, trained with cross-entropy.
     "fast-ce": (
         "camvid-fast",
-        ["model.options.t_power=1.0e+9", "model.options.draws=1", "model.options.evaluations=1"],
+        ["model.options.pure=1", "model.options.draws=1", "model.options.evaluations=1"],
     ),
     "smp": ("camvid-smp", []),
     "unet-ce": ("camvid-unet-ce", []),

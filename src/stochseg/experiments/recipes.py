@@ -115,7 +115,10 @@ _LITE0_FAST = {
     "tower": [48, 64, 96, 128, 160],
     "tower_blocks": 1,
     "light": [32, 48, 64],
+    # One of the two draws of each image is pure noise: there the network is an ordinary one, trained as well as with
+    # cross-entropy alone.
     "draws": 2,
+    "pure": 0.5,
     "evaluations": 5,
 }
 _CAMVID_DIFFUSION = {"objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
@@ -185,7 +188,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "batch_size": 16,
         "ema": 0.999,
     },
-    "camvid-fast": _camvid("ccdm-fast", _LITE0_FAST),
+    # Frozen features save a third of the time per step, which is worth more in minutes of training.
+    "camvid-fast": _camvid("ccdm-fast", {**_LITE0_FAST, "encoder_lr": 0.0}),
     "camvid-ccdm": _camvid("ccdm", {**_CAMVID_UNET, **_CAMVID_DIFFUSION}),
     "camvid-unet-ce": _camvid("unet-ce", _CAMVID_UNET),
     "camvid-smp": _camvid("smp:fpn/tu-tf_efficientnet_lite0", {"encoder_weights": "package"}),
