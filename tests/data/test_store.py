@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from stochseg.data import Store, store, write_store
+from stochseg.data import Store, write_store
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record
+from stochseg.data.readers.hdf5 import open_hdf5
+from stochseg.data.store import writing
 from stochseg.errors import UserError
 from stochseg.training.stream import TrainingStream
 from stochseg.types import DatasetInfo
@@ -52,7 +54,7 @@ def mixed() -> list[Record]:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(store, "SHARD_EXAMPLES", 5)
+    monkeypatch.setattr(writing, "SHARD_EXAMPLES", 5)
 
 
 def test_stored_records_equal_their_sources(mixed, tmp_path):
@@ -126,9 +128,9 @@ def test_interrupted_import_resumes(mixed, tmp_path):
 
 def test_shards_are_limited_in_bytes(mixed, tmp_path, monkeypatch):
     written = []
-    original = store._write_shard
-    monkeypatch.setattr(store, "SHARD_BYTES", 200)
-    monkeypatch.setattr(store, "_write_shard", lambda h, p, r: (written.append(len(r)), original(h, p, r)))
+    original = writing._write_shard
+    monkeypatch.setattr(writing, "SHARD_BYTES", 200)
+    monkeypatch.setattr(writing, "_write_shard", lambda h, p, r: (written.append(len(r)), original(h, p, r)))
     write_store(plan(mixed), tmp_path / "toy.h5")
     assert sum(written) == 23
     assert 1 <= min(written) <= max(written) < 5
@@ -156,8 +158,8 @@ def test_full_disk_leaves_nothing(mixed, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(handle, *args)
 
-    original = store._write_shard
-    monkeypatch.setattr(store, "_write_shard", full)
+    original = writing._write_shard
+    monkeypatch.setattr(writing, "_write_shard", full)
     with pytest.raises(UserError, match="toy.h5.*No space left on device"):
         write_store(plan(mixed), tmp_path / "toy.h5")
     assert list(tmp_path.iterdir()) == []
@@ -242,4 +244,70 @@ def test_workers_and_copies_open_their_own_file(tmp_path):
 def test_missing_h5py_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(UserError, match=r"h5py.*stochseg\[data\]"):
-        store.open_hdf5(Path("x.h5"))
+        open_hdf5(Path("x.h5"))
+
+
+# ---------------------------------------------------------------------- volumes
+
+VOLUMES = INFO.model_copy(update={"spatial_dims": 3})
+
+
+def volume(i: int, size: tuple[int, int, int] = (3, 6, 5), **changes) -> Record:
+    return record(i, size, spacing=(2.5, 0.5, 0.7) if i % 2 else None, **changes)
+
+
+def volume_plan(records: list[Record]) -> Plan:
+    return Plan(VOLUMES, PROVENANCE, plan(records).items, 4)
+
+
+def test_stored_volumes_equal_their_sources(tmp_path, monkeypatch):
+    """Also those of one slice and those in several chunks, which their size does not fill."""
+    monkeypatch.setattr("stochseg.data.store.layout.VOLUME_CHUNK", (2, 4, 4))
+    records = [volume(i, [(3, 6, 5), (1, 4, 4)][i % 2], count=1 + i % 4, split="train") for i in range(12)]
+    out = write_store(volume_plan(records), tmp_path / "toy.h5")
+    with h5py.File(out) as file:
+        assert file["blocks/3x6x5x2-uint8/images"].chunks == (1, 2, 4, 4, 2)
+        assert file["blocks/3x6x5x2-uint8/labels"].chunks == (1, 4, 2, 4, 4)
+    data = Store("train", path=str(out))
+    assert data.info.spatial_dims == 3
+    for i, source in enumerate(records):
+        image, labels = data.read(i)
+        np.testing.assert_array_equal(image, source.image)
+        np.testing.assert_array_equal(labels, source.raters)
+        assert data.space(i) == source.image.shape[:-1]
+        assert data[i].spacing == source.spacing
+        assert data[i].image.shape == (2, *data.space(i))
+
+
+def test_window_of_the_center_of_a_volume(tmp_path):
+    records = [volume(1, (4, 7, 5))]
+    out = write_store(volume_plan(records), tmp_path / "toy.h5")
+    data = Store("train", path=str(out), center=5)
+    assert data.space(0) == (4, 5, 5), "the center is of the plane"
+    part = data.patch(0, ((1, 4), (0, 2), (3, 5)))
+    assert torch.equal(part.raters, data[0].raters[:, 1:4, 0:2, 3:5])
+    assert torch.equal(part.image, data[0].image[:, 1:4, 0:2, 3:5])
+    assert (part.id, part.spacing) == ("e1", (2.5, 0.5, 0.7))
+    with pytest.raises(UserError, match=r"window 3..6.*0..5"):
+        data.patch(0, ((0, 1), (3, 6), (0, 5)))
+
+
+def test_memory_of_a_volume_is_that_of_its_window(tmp_path, monkeypatch):
+    """A volume beyond the limit can still be read by the patch."""
+    monkeypatch.setattr("stochseg.data.store.layout.VOLUME_CHUNK", (2, 16, 16))
+    out = write_store(volume_plan([volume(0, (40, 20, 20))]), tmp_path / "toy.h5")
+    monkeypatch.setenv("STOCHSEG_MAX_FILE_MB", "0.1")
+    data = Store("train", path=str(out))
+    with pytest.raises(UserError, match="STOCHSEG_MAX_FILE_MB"):
+        data[0]
+    assert data.patch(0, ((5, 8), (0, 16), (4, 20))).image.shape == (2, 3, 16, 16)
+
+
+def test_images_and_volumes_do_not_mix(tmp_path):
+    with pytest.raises(UserError, match="e1: expected a volume"):
+        write_store(volume_plan([volume(0), record(1)]), tmp_path / "toy.h5")
+    with pytest.raises(UserError, match="e1: expected an image"):
+        write_store(plan([record(0), volume(1)]), tmp_path / "toy.h5")
+    with pytest.raises(UserError, match=r"e0: label maps of \(4, 6, 5\).*\(3, 6, 5\)"):
+        write_store(volume_plan([volume(0, raters=np.zeros((1, 4, 6, 5), np.uint8))]), tmp_path / "toy.h5")
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ StoreOrFolder = Annotated[Path, typer.Argument(metavar="PATH", help="Packed stor
 def import_(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="lidc-slices, lidc-v1, lidc-v2, lidc-dicom, cityscapes, camvid, folder, …"),
+        typer.Argument(metavar="KIND", help="lidc-slices, lidc-nodules, lidc-dicom, cityscapes, camvid, folder, …"),
     ],
     source: Annotated[
         Path,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.data.fitting import nearest, resize_image
+from stochseg.data.fitting import nearest, resize_image, scale_spacing
 from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
@@ -28,7 +28,8 @@ def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Examp
 def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
     """Apply one of the 8 flips and quarter turns, all equally likely.
 
-    An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
+    An image that is not square keeps its shape: it gets one of the 4 flips and half turns. A volume is flipped and
+    turned in the plane of its slices.
 
     Args:
         example: The image with its raters.
@@ -55,8 +56,35 @@ def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -
 
     spacing = example.spacing
     if spacing is not None and turns % 2:
-        spacing = (spacing[1], spacing[0])
+        spacing = (*spacing[:-2], spacing[-1], spacing[-2])
     return replace(example, image=move(example.image), raters=move(example.raters), spacing=spacing)
+
+
+def flip_rotate_slices(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Apply `flip_rotate` in the plane of the slices, reverse their order half of the time, and sometimes repeat them.
+
+    One volume in eight becomes one of its slices, again and again, and one in eight shows every slice of a part twice,
+    as thinner slices would: what a model says of a volume must not depend on how often it is cut.
+
+    Args:
+        example: The volume with its raters.
+        rng: Source of randomness.
+        info: Facts about the data.
+
+    Returns:
+        The example with moved voxels; its number of slices is the same.
+    """
+    example = flip_rotate(example, rng, info)
+    depth, kind = example.image.shape[1], int(rng.integers(16))
+    chosen = np.arange(depth)
+    if kind < 2:
+        chosen = np.full(depth, rng.integers(depth))
+    elif kind < 4:
+        chosen = rng.integers(depth - (depth + 1) // 2 + 1) + chosen // 2
+    if kind % 2:
+        chosen = chosen[::-1].copy()
+    rows = torch.from_numpy(chosen)
+    return replace(example, image=example.image[:, rows], raters=example.raters[:, rows])
 
 
 def flip(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -79,7 +107,7 @@ def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tenso
     """Change brightness, contrast and saturation, as torchvision's ColorJitter does.
 
     Args:
-        raw: "c h w" from 0 to 255.
+        raw: "c *space" from 0 to 255.
         factors: of brightness, contrast and saturation; 1 changes nothing.
         order: in which of the three (0, 1, 2) are applied; values are cut to 0..255 after each.
 
@@ -95,17 +123,18 @@ def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tenso
 
 
 def _gray(raw: Tensor) -> Tensor:
-    """Gray values "1 h w": the luma of three channels, else the mean of the channels."""
+    """Gray values "1 *space": the luma of three channels, else the mean of the channels."""
     if len(raw) != len(LUMA):
         return raw.mean(0, keepdim=True)
-    return (raw * torch.tensor(LUMA).view(-1, 1, 1)).sum(0, keepdim=True)
+    return (raw * torch.tensor(LUMA).view(-1, *[1] * (raw.ndim - 1))).sum(0, keepdim=True)
 
 
 def default_augmentation(info: DatasetInfo) -> str:
     """Name of the augmentation that suits a data set (`data.augment: auto`).
 
     Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
-    and quarter turns. Color images of unknown orientation are only mirrored.
+    and quarter turns, and volumes also reversed and repeated slices. Color images of unknown orientation are only
+    mirrored.
 
     Args:
         info: Facts about the data.
@@ -120,27 +149,27 @@ def default_augmentation(info: DatasetInfo) -> str:
         'flip-jitter'
     """
     color = info.image_channels == 3
+    if info.spatial_dims == 3:
+        return "flip-rotate-slices"
     if info.orientation == "free" or (info.orientation is None and not color):
         return "flip-rotate"
     return "flip-jitter" if color and info.orientation == "upright" else "flip"
 
 
 def resize(example: Example, size: tuple[int, int]) -> Example:
-    """Resize an image (antialiased) and its label maps (nearest label) to (h, w)."""
-    height, width = example.image.shape[-2:]
-    if (height, width) == size:
+    """Resize an image (antialiased) and its label maps (nearest label) to (h, w); a volume slice by slice."""
+    before = example.image.shape[-2:]
+    if before == size:
         return example
     image, labels = resize_image(example.image, size), nearest(example.raters, size)
-    spacing = example.spacing
-    if spacing is not None:
-        spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
-    return replace(example, image=image, raters=labels, spacing=spacing)
+    return replace(example, image=image, raters=labels, spacing=scale_spacing(example.spacing, before, size))
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": keep,
     "flip": flip,
     "flip-rotate": flip_rotate,
+    "flip-rotate-slices": flip_rotate_slices,
     "flip-jitter": flip_jitter,
 }
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -109,6 +109,36 @@ def _lidc_fast(model: dict[str, Any], **training: Any) -> dict[str, Any]:
     return _fast(data, {"focus": 64, **model}, **training)
 
 
+# Nodules as volumes. The layers for slices start with the weights of `lidc`, those between slices with nothing.
+_LIDC_3D: dict[str, Any] = {
+    "data": {
+        "name": "store",
+        "options": {"path": "data/lidc-nodules.h5", "center": 64},
+        "augment": "flip-rotate-slices",
+        "patch": [8, 64, 64],
+        "patch_foreground": 0,
+    },
+    "model": {
+        "name": "ccdm-fast",
+        "options": {"focus": 64, "components": 8, "anneal": 250, "draws": 3, "evaluations": 5, "noise": "latin"},
+    },
+    "start_from": "lidc",
+    "steps": 3000,
+    "batch_size": 8,
+    "optimizer": "muon",
+    "lr": 1e-3,
+    "final_lr": 1e-5,
+    "decay": "tail",
+    "tail": 0.5,
+    "warmup": 100,
+    "weight_decay": 1e-4,
+    "ema": 0.995,
+    "clip": 1.0,
+    "precision": "auto",
+    "validation": {"every": 500, "images": 32, "num_samples": 16},
+    "save_every": 100,
+}
+
 _LITE0 = {"encoder": "efficientnet-lite0"}
 _LITE0_FAST = {
     **_LITE0,
@@ -166,6 +196,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         lr=1e-3,
         ema=0.9999,
     ),
+    "lidc-3d": _LIDC_3D,
     "cityscapes-30m": _ccdm(
         "data/cityscapes-128x256.h5",
         "flip-jitter",

@@ -75,6 +75,8 @@ class StochasticSegmenter(nn.Module):
     sampling_choices: ClassVar[Mapping[str, Collection[str]]] = {}
     """Names that a caller may choose per option, "sampler" and "grid"; the key "evaluations" (without names) is present
     if their number can be chosen. Noise can always be chosen."""
+    takes_volumes: ClassVar[bool] = False
+    """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
     config: SegmenterConfig
@@ -178,16 +180,16 @@ class StochasticSegmenter(nn.Module):
         """The training loss of a batch.
 
         Args:
-            image: "b c h w", normalized.
-            raters: "b k h w", the label maps of k raters, from which the model draws.
-            mask: "b k h w", False = void.
+            image: "b c *space", normalized.
+            raters: "b k *space", the label maps of k raters, from which the model draws.
+            mask: "b k *space", False = void.
             keys: name the randomness of each image; random by default.
             rater_count: "b", how many of the k maps an image really has; all by default.
 
         Returns:
             {"loss": scalar} and, for some models, its parts.
         """
-        check_images(image, self.image_channels)
+        check_images(image, self.info)
         check_raters(image, raters, mask, self.num_classes)
         if mask is not None:
             raters = raters.masked_fill(~mask, 0)  # a void label such as 255 is not a class

@@ -37,6 +37,7 @@ class CCDM(CategoricalDiffusion):
     """Diffusion over label maps, conditioned on the image by concatenation and, optionally, frozen features."""
 
     config_type: ClassVar[type[CCDMConfig]] = CCDMConfig
+    takes_volumes = True
     training_defaults: ClassVar = {
         "lr": 1e-4,
         "final_lr": 1e-6,
@@ -52,7 +53,8 @@ class CCDM(CategoricalDiffusion):
     def __init__(self, info: DatasetInfo, config: CCDMConfig):
         super().__init__(info, config)
         encoder = make_encoder(config, info)
-        self.denoiser = ConcatUNet(info.num_classes, info.image_channels, config, encoder)
+        shape = (info.num_classes, info.image_channels, config)
+        self.denoiser = ConcatUNet(*shape, encoder, spatial_dims=info.spatial_dims)
 
     def load_pretrained(self) -> None:
         load_pretrained_encoder(self.denoiser.encoder, self.config)

@@ -60,6 +60,7 @@ class CCDMFast(CategoricalDiffusion):
     """The diffusion of `ccdm` with another denoiser and cheaper defaults."""
 
     config_type: ClassVar[type[CCDMFastConfig]] = CCDMFastConfig
+    takes_volumes = True
     training_defaults: ClassVar = {
         "lr": 1e-3,
         "final_lr": 1e-5,
@@ -89,7 +90,7 @@ class CCDMFast(CategoricalDiffusion):
         encoder = make_encoder(config, info, config.strides)
         if encoder is not None:
             encoder.requires_grad_(config.encoder_lr > 0)
-        self.denoiser = TwoTower(info.num_classes, info.image_channels, config, encoder)
+        self.denoiser = TwoTower(info.num_classes, info.image_channels, config, encoder, spatial_dims=info.spatial_dims)
         if config.components > 1:
             self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
@@ -124,7 +125,8 @@ class CCDMFast(CategoricalDiffusion):
         return super().tiled(tile, overlap)
 
     def window(self, *size: int) -> tuple[slice, ...]:
-        return tuple(central(length, self.config.focus) for length in size)
+        height, width = (central(length, self.config.focus) for length in size[-2:])
+        return (*(slice(0, length) for length in size[:-2]), height, width)
 
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         if self.config.components == 1:

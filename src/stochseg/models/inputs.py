@@ -1,4 +1,4 @@
-"""Images and label maps that come from outside: convert them to tensors and check them."""
+"""Images, volumes and label maps that come from outside: convert them to tensors and check them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,30 @@ from stochseg.types import DatasetInfo
 PIL_MODES = {"P": "RGB", "1": "L"}
 """Palette and 1-bit pictures hold indices; converting them gives their intensities."""
 
-ACCEPTED = (
-    'an array "h w" or "h w c", a batch "b h w" or "b h w c", a PIL image, the path of an image file, a list of these, '
-    'or a normalized float tensor "b c h w"'
-)
+ACCEPTED = {
+    2: 'an array "h w" or "h w c", a batch "b h w" or "b h w c", a PIL image, the path of an image file, a list of '
+    'these, or a normalized float tensor "b c h w"',
+    3: 'an array "d h w" or "d h w c", a batch "b d h w" or "b d h w c", a list of these, or a normalized float tensor '
+    '"b c d h w"',
+}
+"""What `sample` takes, by the number of spatial dimensions of the model."""
 
-VOLUMES = (
-    'For a volume, pass its slices as an array "b h w", or segment the file with `stochseg predict` or '
-    "stochseg.inference.predict"
-)
+FILES = "segment the file with `stochseg predict` or stochseg.inference.predict"
+HINTS = {
+    2: f'The model takes images. For a volume, pass its slices as an array "b h w", or {FILES}',
+    3: f'The model takes volumes. For one slice, pass an array "1 h w"; {FILES}',
+}
+SHAPES = {2: "b c h w", 3: "b c d h w"}
 
 
 def prepare_images(image: Any, info: DatasetInfo, *, allow_unusual: bool = False) -> Tensor:
-    """Convert any accepted image to a checked tensor "b c h w"; raw intensities are normalized.
+    """Convert any accepted image or volume to a checked tensor "b c *space"; raw intensities are normalized.
 
     Images unlike the training images are refused unless `allow_unusual` (see `check_intensities`).
     """
     if isinstance(image, (list, tuple)):
         if not image:
-            raise UserError(f"image: expected {ACCEPTED}; got an empty list")
+            raise UserError(f"image: expected {ACCEPTED[info.spatial_dims]}; got an empty list")
         parts = [prepare_images(each, info, allow_unusual=allow_unusual) for each in image]
         sizes = sorted({tuple(part.shape[2:]) for part in parts})
         if len(sizes) > 1:
@@ -47,35 +52,39 @@ def prepare_images(image: Any, info: DatasetInfo, *, allow_unusual: bool = False
     if isinstance(image, Tensor):
         batch = image.float() if image.is_floating_point() else image  # float64 may hold values beyond float32
     else:
-        raw = np.ascontiguousarray(_raw_batch(image, info.image_channels).astype(np.float32))
-        batch = torch.cat([info.normalization(one.permute(2, 0, 1))[None] for one in torch.from_numpy(raw)])
-    check_images(batch, info.image_channels)
+        raw = np.ascontiguousarray(_raw_batch(image, info.image_channels, info.spatial_dims).astype(np.float32))
+        batch = torch.cat([info.normalization(one.movedim(-1, 0))[None] for one in torch.from_numpy(raw)])
+    check_images(batch, info)
     if not allow_unusual:
         for one in batch:
             check_intensities(one, info, normalized=isinstance(image, Tensor))
     return batch
 
 
-def _raw_batch(image: Any, channels: int) -> np.ndarray[Any, Any]:
-    """Raw intensities "b h w c" of a path, a PIL image or an array."""
+def _raw_batch(image: Any, channels: int, dims: int) -> np.ndarray[Any, Any]:
+    """Raw intensities "b *space c" of a path, a PIL image or an array."""
     if isinstance(image, (str, Path)):
+        if dims == 3:
+            raise UserError(f"image: expected {ACCEPTED[dims]}; got a path; {FILES}")
         image = read_image(Path(image))
     if getattr(image, "mode", None) in PIL_MODES:
         image = image.convert(PIL_MODES[image.mode])
     try:
         raw = np.asarray(image)
     except (ValueError, TypeError):  # nested sequences of unequal lengths
-        raise UserError(f"image: expected {ACCEPTED}; got {type(image).__name__}") from None
-    if raw.ndim == 2 or (channels == 1 and raw.ndim == 3 and raw.shape[-1] not in (1, 3, 4)):  # 3 and 4 are colors
+        raise UserError(f"image: expected {ACCEPTED[dims]}; got {type(image).__name__}") from None
+    if raw.ndim == dims or (channels == 1 and raw.ndim == dims + 1 and raw.shape[-1] not in (1, 3, 4)):  # 3, 4: colors
         raw = raw[..., None]  # gray, one image or a batch
-    if raw.ndim == 3:
+    if raw.ndim == dims + 1:
         raw = raw[None]
-    if raw.ndim != 4 or raw.dtype.kind not in "buif" or (channels == 1 and raw.shape[-1] > 4):
+    if raw.ndim != dims + 2 or raw.dtype.kind not in "buif" or (channels == 1 and raw.shape[-1] > 4):
         got = f"{type(image).__name__} of shape {np.shape(image)} and type {raw.dtype}"
-        raise UserError(f"image: expected {ACCEPTED}; got {got}. {VOLUMES}")
+        raise UserError(f"image: expected {ACCEPTED[dims]}; got {got}. {HINTS[dims]}")
     if raw.shape[-1] != channels:
         remedy = "convert it to grayscale" if channels == 1 else f"convert it to {channels} channels"
-        raise UserError(f'image "h w c": the model takes {channels} channel(s), got {raw.shape[-1]}; {remedy}')
+        raise UserError(
+            f'image "{SHAPES[dims][4:]} c": the model takes {channels} channel(s), got {raw.shape[-1]}; {remedy}'
+        )
     return raw
 
 
@@ -88,31 +97,32 @@ def read_image(file: Path) -> np.ndarray[Any, Any]:
     try:
         return Tree(file.parent).picture(file.name).values
     except SeveralImages as error:  # whose own remedy is for training data
-        raise UserError(f"{str(error).partition(', expected')[0]}, expected one 2-D image. {VOLUMES}") from None
+        raise UserError(f"{str(error).partition(', expected')[0]}, expected one 2-D image. {HINTS[2]}") from None
 
 
-def check_images(image: Tensor, channels: int) -> None:
-    """Raise a UserError unless `image` is a finite float tensor "b c h w" with these channels."""
-    if image.ndim != 4 or not image.is_floating_point():
+def check_images(image: Tensor, info: DatasetInfo) -> None:
+    """Raise a UserError unless `image` is a finite float tensor "b c *space" as the model takes it."""
+    dims, shape = info.spatial_dims, SHAPES[info.spatial_dims]
+    if image.ndim != dims + 2 or not image.is_floating_point():
         raise UserError(
-            f'image "b c h w": expected a float tensor of 4 dimensions, got {tuple(image.shape)} {image.dtype}; '
-            f"pass raw intensities as a numpy array instead. {VOLUMES}"
+            f'image "{shape}": expected a float tensor of {dims + 2} dimensions, got {tuple(image.shape)} '
+            f"{image.dtype}; pass raw intensities as a numpy array instead. {HINTS[dims]}"
         )
-    if image.shape[1] != channels:
-        raise UserError(f'image "b c h w": expected c={channels}, got shape {tuple(image.shape)}')
+    if image.shape[1] != info.image_channels:
+        raise UserError(f'image "{shape}": expected c={info.image_channels}, got shape {tuple(image.shape)}')
     if image.numel() == 0:
-        raise UserError(f'image "b c h w": empty, shape {tuple(image.shape)}')
+        raise UserError(f'image "{shape}": empty, shape {tuple(image.shape)}')
     finite = torch.isfinite(image)
     if not bool(finite.all()):
         raise UserError(f"image: {int((~finite).sum())} value(s) are NaN or infinite; replace them before segmenting")
 
 
 def check_raters(image: Tensor, raters: Tensor, mask: Tensor | None, num_classes: int) -> None:
-    """Raise a UserError unless `raters` "b k h w" fits the image and holds classes wherever the mask is True."""
+    """Raise a UserError unless `raters` "b k *space" fits the image and holds classes wherever the mask is True."""
     size = (image.shape[0], *image.shape[2:])
     if raters.ndim != image.ndim or (raters.shape[0], *raters.shape[2:]) != size or raters.shape[1] < 1:
         raise UserError(
-            f'raters "b k h w": expected {size[0]} images of {"×".join(map(str, size[1:]))} like the image, '
+            f'raters "b k *space": expected {size[0]} images of {"×".join(map(str, size[1:]))} like the image, '
             f"k >= 1 raters, got shape {tuple(raters.shape)}"
         )
     if raters.is_floating_point():

@@ -78,7 +78,13 @@ def find_class(name: object, where: str = "") -> type[StochasticSegmenter]:
 
 
 def create(
-    name: str, num_classes: int = 2, image_channels: int = 1, *, info: DatasetInfo | None = None, **config: Any
+    name: str,
+    num_classes: int = 2,
+    image_channels: int = 1,
+    *,
+    spatial_dims: int | None = None,
+    info: DatasetInfo | None = None,
+    **config: Any,
 ) -> StochasticSegmenter:
     """Build a registered model with random or, where its config says so, pretrained weights.
 
@@ -86,6 +92,7 @@ def create(
         name: a name of `list_models()`.
         num_classes: labels, the background included.
         image_channels: channels of the images.
+        spatial_dims: 3 for a model of volumes; default: that of `info`, else 2.
         info: class names, colors and the normalization of raw images; default: plain ones.
         **config: options of the model; those left out keep the model's defaults.
 
@@ -100,11 +107,14 @@ def create(
     3
     """
     if info is None:
-        info = DatasetInfo.parse({"num_classes": num_classes, "image_channels": image_channels}, where="create")
-    if (info.num_classes, info.image_channels) != (num_classes, image_channels):
+        facts = {"num_classes": num_classes, "image_channels": image_channels, "spatial_dims": spatial_dims or 2}
+        info = DatasetInfo.parse(facts, where="create")
+    has = (info.num_classes, info.image_channels, info.spatial_dims)
+    asked = (num_classes, image_channels, spatial_dims or info.spatial_dims)
+    if has != asked:
         raise UserError(
-            f"create: info has {info.num_classes} classes and {info.image_channels} image channels, the arguments are "
-            f"{num_classes} and {image_channels}; pass the same numbers"
+            "create: info has {} classes, {} image channels and {} spatial dimensions, ".format(*has)
+            + "the arguments are {}, {} and {}; pass the same numbers".format(*asked)
         )
     model = build(name, info, config)
     model.load_pretrained()
@@ -124,6 +134,9 @@ def build(
         budget: memory of its tensors; default: what one file may ask for.
     """
     cls = find_class(name, where)
+    if info.spatial_dims == 3 and not cls.takes_volumes:
+        able = ", ".join(sorted(key for key in MODELS if MODELS[key].takes_volumes))
+        raise UserError(f"model {cls.name!r}{where} takes images, not volumes; models for volumes: {able}")
     parsed = cls.config_type.parse(config, where=f"model {cls.name!r}")
     try:
         with budget or TensorBudget():

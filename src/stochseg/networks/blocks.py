@@ -107,6 +107,26 @@ class SelfAttention(nn.Module):
         return out
 
 
+class SliceMixing(nn.Module):
+    """Add to every slice of volumes what it learns from itself and its two neighbors; at the start, nothing.
+
+    A 1×1 convolution gives each slice three maps, for itself and for the slices before and after it: a convolution of
+    kernel (3, 1, 1) over "b c d h w", without moving axes. Beyond the first and the last slice there is nothing.
+    """
+
+    def __init__(self, channels: int, groups: int):
+        super().__init__()
+        self.norm = group_norm(channels, groups)
+        self.conv = zeroed(nn.Conv2d(channels, 3 * channels, 1))
+
+    def forward(self, x: Tensor, depth: int) -> Tensor:
+        """Map the slices "(b d) c h w" of volumes of `depth` slices each to the same shape."""
+        maps: Tensor = self.conv(F.silu(self.norm(x)))
+        before, own, after = torch.unflatten(maps, 0, (-1, depth)).chunk(3, dim=2)
+        mixed = own + F.pad(after[:, :-1], (0, 0, 0, 0, 0, 0, 1, 0)) + F.pad(before[:, 1:], (0, 0, 0, 0, 0, 0, 0, 1))
+        return x + mixed.flatten(0, 1)
+
+
 class Downsample(nn.Conv2d):
     """Strided convolution to half the resolution."""
 

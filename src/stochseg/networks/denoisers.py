@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.networks.encoders.base import ImageEncoder
-from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
+from stochseg.networks.shapes import crop, one_hot, pad_to_multiple, slice_wise
 from stochseg.networks.unet import UNet, UNetConfig
 
 
@@ -73,6 +73,7 @@ class ConcatUNet(Denoiser):
         image_channels: Channels of the image.
         config: Shape of the U-Net.
         encoder: Frozen image features, or None.
+        spatial_dims: 2 for images, 3 for volumes.
 
     Example:
         >>> net = ConcatUNet(2, 1, UNetConfig(base=8, multipliers=(1, 2)))
@@ -81,17 +82,24 @@ class ConcatUNet(Denoiser):
         torch.Size([1, 2, 5, 7])
     """
 
-    def __init__(self, num_classes: int, image_channels: int, config: UNetConfig, encoder: ImageEncoder | None = None):
+    def __init__(
+        self,
+        num_classes: int,
+        image_channels: int,
+        config: UNetConfig,
+        encoder: ImageEncoder | None = None,
+        *,
+        spatial_dims: int = 2,
+    ):
         super().__init__()
         self.num_classes = num_classes
         self.encoder = encoder
-        self.unet = UNet(
-            num_classes + image_channels, num_classes, config, feature_channels=encoder.channels if encoder else 0
-        )
+        channels, features = num_classes + image_channels, encoder.channels if encoder else 0
+        self.unet = UNet(channels, num_classes, config, feature_channels=features, spatial_dims=spatial_dims)
 
     def encode(self, image: Tensor) -> Condition:
         padded = pad_to_multiple(image, self.unet.config.stride)
-        tensors = (padded,) if self.encoder is None else (padded, self.encoder(padded))
+        tensors = (padded,) if self.encoder is None else (padded, slice_wise(self.encoder, padded))
         return Condition(tensors, tuple(image.shape[2:]))
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:

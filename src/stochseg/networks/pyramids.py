@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stochseg.networks.blocks import group_norm
+from stochseg.networks.blocks import SliceMixing, group_norm
 
 Stage = Callable[[int, int], nn.Module]
 """(channels in, channels out) -> the layers of one level, which keep the resolution."""
@@ -42,18 +42,28 @@ def twice(x: Tensor, mode: str = "bilinear") -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode=mode, align_corners=False if mode == "bilinear" else None)
 
 
-class Contracting(nn.Module):
-    """One stage per level, with average pooling by 2 between levels."""
+MIXING_GROUPS = 8
 
-    def __init__(self, in_channels: int, channels: Sequence[int], stage: Stage):
+
+def _mixing(channels: Sequence[int], volumes: bool) -> nn.ModuleList:
+    """One layer per level that mixes the slices of volumes; none for images."""
+    return nn.ModuleList([SliceMixing(c, MIXING_GROUPS) for c in channels] if volumes else [])
+
+
+class Contracting(nn.Module):
+    """One stage per level, with average pooling by 2 between levels; in volumes, each stage ends with `SliceMixing`."""
+
+    def __init__(self, in_channels: int, channels: Sequence[int], stage: Stage, *, volumes: bool = False):
         super().__init__()
         self.stages = nn.ModuleList([stage(a, b) for a, b in pairwise((in_channels, *channels))])
+        self.mixing = _mixing(channels, volumes)
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """Map x "b c h w" to the features of all levels, finest first."""
+    def forward(self, x: Tensor, depth: int = 1) -> list[Tensor]:
+        """Map x "b c h w" to the features of all levels, finest first. depth: slices per volume."""
         levels: list[Tensor] = []
-        for stage in self.stages:
+        for level, stage in enumerate(self.stages):
             x = stage(F.avg_pool2d(x, 2) if levels else x)
+            x = self.mixing[level](x, depth) if self.mixing else x
             levels.append(x)
         return levels
 
@@ -66,16 +76,30 @@ class Expanding(nn.Module):
         stage: Builder of a level's layers.
         coarsest: Channels of the input at the coarsest level; default: those of its features.
         mode: Mode of the upsampling.
+        volumes: Whether the images are slices of volumes, which are mixed after each stage.
     """
 
-    def __init__(self, channels: Sequence[int], stage: Stage, *, coarsest: int | None = None, mode: str = "bilinear"):
+    def __init__(
+        self,
+        channels: Sequence[int],
+        stage: Stage,
+        *,
+        coarsest: int | None = None,
+        mode: str = "bilinear",
+        volumes: bool = False,
+    ):
         super().__init__()
         self.mode = mode
         incoming = (*channels[:-1], channels[-1] if coarsest is None else coarsest)
         self.stages = nn.ModuleList([stage(a + b, a) for a, b in pairwise(incoming)])
+        self.mixing = _mixing(channels[:-1], volumes)
 
-    def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
-        """Map x at the coarsest level and the features of the finer levels, finest first, to the finest level."""
-        for stage, skip in zip(reversed(self.stages), reversed(finer), strict=True):
-            x = stage(torch.cat([twice(x, self.mode), skip], dim=1))
+    def forward(self, x: Tensor, finer: Sequence[Tensor], depth: int = 1) -> Tensor:
+        """Map x at the coarsest level and the features of the finer levels, finest first, to the finest level.
+
+        depth: slices per volume.
+        """
+        for level, skip in reversed(list(enumerate(finer))):
+            x = self.stages[level](torch.cat([twice(x, self.mode), skip], dim=1))
+            x = self.mixing[level](x, depth) if self.mixing else x
         return x

@@ -1,7 +1,8 @@
 """Two towers: a deep one reads the image, once per image; a light one denoises label maps, once per step and sample.
 
 Both work on a grid of cells of `patch` × `patch` pixels (pixel-unshuffled), where a convolution costs `patch`² times
-less and no detail is lost.
+less and no detail is lost. In a volume every slice passes through the layers for images, and further layers mix the
+slices: trained weights for images start a network for volumes, which sees each slice alone at first.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.errors import UserError
-from stochseg.networks.blocks import Downsample, ResidualBlock, SelfAttention, TimeEmbedding, group_norm, zeroed
+from stochseg.networks.blocks import (
+    Downsample,
+    ResidualBlock,
+    SelfAttention,
+    SliceMixing,
+    TimeEmbedding,
+    group_norm,
+    zeroed,
+)
 from stochseg.networks.denoisers import Condition, Denoiser
 from stochseg.networks.encoders.base import ImageEncoder
-from stochseg.networks.shapes import crop, one_hot, pad_to_multiple
+from stochseg.networks.shapes import crop, fold, one_hot, pad_to_multiple, to_slices, unfold
 
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -48,10 +57,19 @@ class TwoTowerConfig(Config):
 
 
 class Pyramid(nn.Module):
-    """U-Net with sums as skip connections and attention at its coarsest level; returns the features of all levels."""
+    """U-Net with sums as skip connections and attention at its coarsest level; returns the features of all levels.
+
+    volumes: whether the images are slices of volumes, which are mixed after the blocks of every level.
+    """
 
     def __init__(
-        self, in_channels: int, widths: tuple[int, ...], blocks: int, time_width: int | None, config: TwoTowerConfig
+        self,
+        in_channels: int,
+        widths: tuple[int, ...],
+        blocks: int,
+        time_width: int | None,
+        config: TwoTowerConfig,
+        volumes: bool,
     ):
         super().__init__()
 
@@ -66,10 +84,17 @@ class Pyramid(nn.Module):
         # The convolution precedes the upsampling: a quarter of the work.
         self.up = nn.ModuleList([nn.Conv2d(b, a, 1) for a, b in pairwise(widths)])
         self.up_blocks = nn.ModuleList([stage(c) for c in widths[:-1]])
+        mixed = (*widths, *widths[::-1]) if volumes else ()  # on the way down and, from the middle, up
+        self.mixing = nn.ModuleList([SliceMixing(c, config.groups) for c in mixed])
 
-    def forward(self, x: Tensor, time: Tensor | None = None, added: Mapping[int, Tensor] = NOTHING) -> list[Tensor]:
+    def _mix(self, place: int, h: Tensor, depth: int) -> Tensor:
+        return self.mixing[place](h, depth) if self.mixing else h
+
+    def forward(
+        self, x: Tensor, time: Tensor | None = None, added: Mapping[int, Tensor] = NOTHING, depth: int = 1
+    ) -> list[Tensor]:
         """Map x "b c h w" and the time embedding "b width" to one map per level, finest first; `added` has maps to add
-        to the input of levels."""
+        to the input of levels. depth: slices per volume."""
         h = self.stem(x)
         skips = []
         for i, blocks in enumerate(self.down_blocks):
@@ -79,13 +104,15 @@ class Pyramid(nn.Module):
                 h = h + added[i]
             for block in cast(nn.ModuleList, blocks):
                 h = block(h, time)
+            h = self._mix(i, h, depth)
             skips.append(h)
-        h = self.middle(self.attention(h), time)
+        h = self._mix(len(skips), self.middle(self.attention(h), time), depth)
         levels = [h]
         for i in reversed(range(len(self.up))):
             h = skips[i] + F.interpolate(self.up[i](h), scale_factor=2.0, mode="nearest")
             for block in cast(nn.ModuleList, self.up_blocks[i]):
                 h = block(h, time)
+            h = self._mix(len(skips) + len(levels), h, depth)
             levels.append(h)
         return levels[::-1]
 
@@ -93,15 +120,24 @@ class Pyramid(nn.Module):
 class ImageTower(nn.Module):
     """Network from images "b c h w", and features of an encoder, to the maps that the label tower adds to its levels.
 
-    features: channels of the encoder's maps by the level of the tower that has their resolution.
+    features: channels of the encoder's maps by the level of the tower that has their resolution; volumes: whether it
+    takes slices "b d c h w" of volumes, here and in its features and maps.
     """
 
-    def __init__(self, image_channels: int, config: TwoTowerConfig, features: Mapping[int, int] = NOTHING):
+    def __init__(
+        self,
+        image_channels: int,
+        config: TwoTowerConfig,
+        features: Mapping[int, int] = NOTHING,
+        *,
+        volumes: bool = False,
+    ):
         super().__init__()
         self.patch = config.patch
         self.feature_levels = tuple(features)
         self.join = nn.ModuleList([nn.Conv2d(c, config.tower[level], 1) for level, c in features.items()])
-        self.pyramid = Pyramid(image_channels * config.patch**2, config.tower, config.tower_blocks, None, config)
+        cells = image_channels * config.patch**2
+        self.pyramid = Pyramid(cells, config.tower, config.tower_blocks, None, config, volumes)
         self.bridge = nn.ModuleList(
             [
                 nn.Sequential(group_norm(a, config.groups), nn.SiLU(), nn.Conv2d(a, b, 1))
@@ -111,21 +147,25 @@ class ImageTower(nn.Module):
 
     def forward(self, image: Tensor, *features: Tensor) -> tuple[Tensor, ...]:
         """Return one map per level of the label tower, finest first."""
-        joined = [join(maps) for join, maps in zip(self.join, features, strict=True)]
+        flat, depth = fold(image)
+        joined = [join(fold(maps)[0]) for join, maps in zip(self.join, features, strict=True)]
         added = dict(zip(self.feature_levels, joined, strict=True))
-        levels = self.pyramid(F.pixel_unshuffle(image, self.patch), added=added)
-        return tuple(bridge(level) for bridge, level in zip(self.bridge, levels, strict=False))
+        levels = self.pyramid(F.pixel_unshuffle(flat, self.patch), None, added, depth)
+        return tuple(unfold(bridge(level), image) for bridge, level in zip(self.bridge, levels, strict=False))
 
 
 class LabelTower(nn.Module):
-    """Network from one-hot labels "b l h w", t "b" and the image tower's maps to a mixture of maps."""
+    """Network from one-hot labels "b l h w", or slices "b d l h w", t "b" and the image tower's maps to a mixture.
 
-    def __init__(self, num_classes: int, config: TwoTowerConfig):
+    A component is a map of the whole image or volume: its weight depends on all slices.
+    """
+
+    def __init__(self, num_classes: int, config: TwoTowerConfig, *, volumes: bool = False):
         super().__init__()
         self.num_classes, self.patch, self.components = num_classes, config.patch, config.components
         cell, width = config.patch**2, config.light[0]
         self.time = TimeEmbedding(width, 4 * width)
-        self.pyramid = Pyramid(num_classes * cell, config.light, config.light_blocks, 4 * width, config)
+        self.pyramid = Pyramid(num_classes * cell, config.light, config.light_blocks, 4 * width, config, volumes)
         last = zeroed(nn.Conv2d(width, self.components * num_classes * cell, 3, padding=1))
         self.head = nn.Sequential(group_norm(width, config.groups), nn.SiLU(), last)
         if self.components > 1:
@@ -153,13 +193,21 @@ class LabelTower(nn.Module):
         return True
 
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log_weight "b m" of the components and the logits "b m l h w" of x0 in each."""
-        levels = self.pyramid(F.pixel_unshuffle(onehot, self.patch), self.time(t), dict(enumerate(added)))
-        flat = F.pixel_shuffle(self.head(levels[0]), self.patch)
-        logits = torch.unflatten(flat, 1, (self.components, self.num_classes))
+        """Return log_weight "b m" of the components and the logits "b m l *space" of x0 in each."""
+        flat, depth = fold(onehot)
+        time = self.time(t) if depth == 1 else self.time(t).repeat_interleave(depth, dim=0)
+        maps = {level: fold(each)[0] for level, each in enumerate(added)}
+        levels = self.pyramid(F.pixel_unshuffle(flat, self.patch), time, maps, depth)
+        out = F.pixel_shuffle(self.head(levels[0]), self.patch)
+        logits = unfold(torch.unflatten(out, 1, (self.components, self.num_classes)), onehot)
+        if onehot.ndim == 5:
+            logits = logits.movedim(1, 3)
         if self.components == 1:
             return torch.zeros_like(t, dtype=torch.float32)[:, None], logits
-        return torch.log_softmax(self.share(levels[-1].mean((-2, -1))).float(), dim=1), logits
+        deepest = levels[-1].mean((-2, -1))
+        if depth > 1:
+            deepest = torch.unflatten(deepest, 0, (-1, depth)).mean(1)
+        return torch.log_softmax(self.share(deepest).float(), dim=1), logits
 
 
 class TwoTower(Denoiser):
@@ -173,13 +221,20 @@ class TwoTower(Denoiser):
         image_channels: Channels of the image.
         config: Shape of both towers.
         encoder: Pretrained features, which the image tower adds to its levels of the same resolution; None: no such.
+        spatial_dims: 2 for images "b c h w", 3 for volumes "b c d h w".
 
     Raises:
         UserError: If the image tower has fewer levels than the label tower, or none of the encoder's resolution.
     """
 
     def __init__(
-        self, num_classes: int, image_channels: int, config: TwoTowerConfig, encoder: ImageEncoder | None = None
+        self,
+        num_classes: int,
+        image_channels: int,
+        config: TwoTowerConfig,
+        encoder: ImageEncoder | None = None,
+        *,
+        spatial_dims: int = 2,
     ):
         super().__init__()
         if len(config.tower) < len(config.light):
@@ -190,8 +245,9 @@ class TwoTower(Denoiser):
         self.num_classes = num_classes
         self.config = config
         self.encoder = encoder
-        self.image_tower = ImageTower(image_channels, config, {} if encoder is None else self._levels_of(encoder))
-        self.label_tower = LabelTower(num_classes, config)
+        features, volumes = {} if encoder is None else self._levels_of(encoder), spatial_dims == 3
+        self.image_tower = ImageTower(image_channels, config, features, volumes=volumes)
+        self.label_tower = LabelTower(num_classes, config, volumes=volumes)
 
     def _levels_of(self, encoder: ImageEncoder) -> dict[int, int]:
         """Channels of the encoder's maps by the level of the image tower at their stride."""
@@ -211,12 +267,13 @@ class TwoTower(Denoiser):
         return self.config.strides[-1]
 
     def encode(self, image: Tensor) -> Condition:
-        padded = pad_to_multiple(image, self.stride)
-        features = () if self.encoder is None else self.encoder.levels(padded)
-        return Condition(self.image_tower(padded, *features), tuple(image.shape[2:]))
+        slices = to_slices(pad_to_multiple(image, self.stride))
+        features = () if self.encoder is None else self.encoder.levels(fold(slices)[0])
+        features = tuple(unfold(maps, slices) for maps in features)
+        return Condition(self.image_tower(slices, *features), tuple(image.shape[2:]))
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         onehot = one_hot(x_t, self.num_classes, condition.tensors[0].dtype)
-        onehot = pad_to_multiple(onehot, self.stride, mode="constant")
+        onehot = to_slices(pad_to_multiple(onehot, self.stride, mode="constant"))
         log_weight, logits = self.label_tower(onehot, t, *condition.tensors)
         return log_weight, crop(logits, condition.size)

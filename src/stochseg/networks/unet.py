@@ -15,11 +15,13 @@ from stochseg.networks.blocks import (
     Downsample,
     ResidualBlock,
     SelfAttention,
+    SliceMixing,
     TimeEmbedding,
     Upsample,
     group_norm,
     zeroed,
 )
+from stochseg.networks.shapes import fold, to_slices, unfold
 
 FEATURE_STRIDE = 8
 """The paper concatenates image features to the encoder level at 1/8 of the image."""
@@ -47,17 +49,27 @@ class UNetConfig(Config):
 
 
 class Layer(nn.Module):
-    """Residual block, followed by self-attention if `attends`."""
+    """Residual block, followed by self-attention if `attends`, and by mixing of slices if `mixes`."""
 
-    def __init__(self, in_channels: int, out_channels: int, time_width: int | None, config: UNetConfig, attends: bool):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        time_width: int | None,
+        config: UNetConfig,
+        *,
+        attends: bool,
+        mixes: bool,
+    ):
         super().__init__()
         self.block = ResidualBlock(in_channels, out_channels, time_width, config.groups)
         self.attention = SelfAttention(out_channels, config.head_channels, config.groups) if attends else nn.Identity()
+        self.mixing = SliceMixing(out_channels, config.groups) if mixes else None
 
-    def forward(self, x: Tensor, time: Tensor | None) -> Tensor:
-        """Map x "b c h w" to "b out h w"."""
+    def forward(self, x: Tensor, time: Tensor | None, depth: int = 1) -> Tensor:
+        """Map x "b c h w" to "b out h w". depth: slices per volume."""
         out: Tensor = self.attention(self.block(x, time))
-        return out
+        return out if self.mixing is None else self.mixing(out, depth)
 
 
 class Stage(nn.Module):
@@ -79,6 +91,8 @@ class UNet(nn.Module):
         config: Shape of the network.
         feature_channels: Channels of the image features at 1/8; 0 for none.
         timed: Whether the network reads a step t.
+        spatial_dims: 2 for images, 3 for volumes: their slices pass through the layers for images, and every layer
+            ends with a mixing of neighboring slices, which is nothing at the start.
 
     Raises:
         UserError: If the shape has no channels, cannot depend on t, or has no level at 1/8 for the features.
@@ -90,7 +104,14 @@ class UNet(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, config: UNetConfig, *, feature_channels: int = 0, timed: bool = True
+        self,
+        in_channels: int,
+        out_channels: int,
+        config: UNetConfig,
+        *,
+        feature_channels: int = 0,
+        timed: bool = True,
+        spatial_dims: int = 2,
     ):
         super().__init__()
         self.config = config
@@ -101,7 +122,7 @@ class UNet(nn.Module):
         self.time = TimeEmbedding(config.base, width) if width is not None else None
 
         def layer(c_in: int, c_out: int, factor: int) -> Layer:
-            return Layer(c_in, c_out, width, config, factor in config.attention)
+            return Layer(c_in, c_out, width, config, attends=factor in config.attention, mixes=spatial_dims == 3)
 
         self.stem = nn.Conv2d(in_channels, self.channels[0], 3, padding=1)
         self.encoder = nn.ModuleList()
@@ -118,7 +139,10 @@ class UNet(nn.Module):
                 skips.append(c)
             self.encoder.append(stage)
 
-        self.middle = nn.ModuleList([Layer(current, current, width, config, attends) for attends in (True, False)])
+        self.middle = nn.ModuleList(
+            Layer(current, current, width, config, attends=attends, mixes=spatial_dims == 3)
+            for attends in (True, False)
+        )
 
         self.decoder = nn.ModuleList()
         for i, c in reversed(list(enumerate(self.channels))):
@@ -160,20 +184,33 @@ class UNet(nn.Module):
         return (2**level, block + 1) == (FEATURE_STRIDE, self.config.feature_block)
 
     def forward(self, x: Tensor, t: Tensor | None = None, features: Tensor | None = None) -> Tensor:
-        """Map x "b c h w" to "b out h w".
+        """Map x "b c *space" to "b out *space".
 
         Args:
             x: Input whose height and width are multiples of the stride.
             t: Steps "b", or None for a network without steps.
-            features: Image features "b f h/8 w/8", or None.
+            features: Image features "b f h/8 w/8" or "b f d h/8 w/8", or None.
         """
+        slices = to_slices(x)
+        flat, depth = fold(slices)
+        features = None if features is None else fold(to_slices(features))[0]
         time = None if self.time is None else self.time(t)
-        return self.decode(*self.encode(x, time, features), time)
+        if time is not None and depth > 1:
+            time = time.repeat_interleave(depth, dim=0)
+        out = self.decode(*self.encode(flat, time, features, depth), time, depth=depth)
+        return to_slices(unfold(out, slices))
 
     def encode(
-        self, x: Tensor, time: Tensor | None = None, features: Tensor | None = None
+        self, x: Tensor, time: Tensor | None = None, features: Tensor | None = None, depth: int = 1
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the bottleneck and the maps of the skip connections. `time` is the embedding "b width" of t."""
+        """Return the bottleneck and the maps of the skip connections.
+
+        Args:
+            x: Images "b c h w", or the slices of volumes as such.
+            time: The embedding "b width" of t.
+            features: Image features, one row per row of x.
+            depth: Slices per volume.
+        """
         h = self.stem(x)
         skips = [h]
         for i, stage in enumerate(cast("list[Stage]", self.encoder)):
@@ -183,10 +220,10 @@ class UNet(nn.Module):
             for j, block in enumerate(stage.blocks):
                 if features is not None and self.feature_channels and self._features_join(i, j):
                     h = torch.cat([h, features], dim=1)
-                h = block(h, time)
+                h = block(h, time, depth)
                 skips.append(h)
         for block in self.middle:
-            h = block(h, time)
+            h = block(h, time, depth)
         return h, skips
 
     def decode(
@@ -195,6 +232,7 @@ class UNet(nn.Module):
         skips: Sequence[Tensor],
         time: Tensor | None = None,
         modulate: Callable[[int, Tensor], Tensor] | None = None,
+        depth: int = 1,
     ) -> Tensor:
         """Map the result of `encode` to "b out h w".
 
@@ -204,7 +242,7 @@ class UNet(nn.Module):
         remaining = list(skips)
         for level, stage in zip(reversed(range(len(self.decoder))), cast("list[Stage]", self.decoder), strict=True):
             for i, block in enumerate(stage.blocks):
-                h = block(torch.cat([h, remaining.pop()], dim=1), time)
+                h = block(torch.cat([h, remaining.pop()], dim=1), time, depth)
                 if i == 0 and modulate is not None:
                     h = modulate(level, h)
             if stage.up is not None:

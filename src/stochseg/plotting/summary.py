@@ -25,7 +25,7 @@ from stochseg.plotting.grids import bare_axes
 from stochseg.plotting.outlines import add_legend, class_legend, draw_labels, draw_samples, draw_window
 from stochseg.plotting.output import NotebookFigure
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, intensities_to_rgb
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo, Samples, Spacing
 
 CELL = 2.0  # inches per picture
 MAX_READINGS = 5  # with a picture of their own
@@ -39,7 +39,7 @@ def plot(
     samples: Samples,
     info: DatasetInfo | None = None,
     *,
-    spacing: tuple[float, float] | None = None,
+    spacing: Spacing | None = None,
     index: int | None = None,
 ) -> NotebookFigure:
     """Draw an image with the outlines of all samples, mean, entropy, areas, and the readings with probabilities.

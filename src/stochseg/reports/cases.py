@@ -19,7 +19,7 @@ from stochseg.plotting.pictures import image_to_rgb
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.image import ImageReport
 from stochseg.reports.page import Section, Table
-from stochseg.types import Batch, Samples
+from stochseg.types import Batch, Samples, Spacing
 
 MAX_CASES = 2  # of the best, the median and the worst each
 
@@ -50,7 +50,7 @@ def draw_case(
     data: SegmentationData,
     index: int,
     options: SamplingOptions,
-    spacing: tuple[float, float] | None = None,
+    spacing: Spacing | None = None,
     questions: Sequence[Question] = (),
 ) -> ImageReport:
     """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
@@ -72,7 +72,7 @@ def draw_case(
     )
 
 
-def check_questions(data: SegmentationData, spacing: tuple[float, float] | None, questions: Sequence[Question]) -> None:
+def check_questions(data: SegmentationData, spacing: Spacing | None, questions: Sequence[Question]) -> None:
     """Raise UserError for questions that cannot be answered, by asking them about the raters of the first image."""
     example = data[0]
     raters = Batch.collate([example], data.info.ignore).raters

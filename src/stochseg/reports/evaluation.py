@@ -17,6 +17,7 @@ from stochseg.models.sampling import SamplingOptions
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.cases import Case, check_questions, draw_case, pick_cases
 from stochseg.reports.run import Curve, RunFacts, RunPage
+from stochseg.types import Spacing
 
 CURVE = (2, 5, 10, 25)
 """Default numbers of network evaluations of the curve."""
@@ -35,7 +36,7 @@ def report_run(
     limit: int | None = 200,
     curve: Sequence[int] | None = None,
     curve_images: int = 20,
-    spacing: tuple[float, float] | None = None,
+    spacing: Spacing | None = None,
     questions: Sequence[Question] = (),
     progress: Report | None = None,
 ) -> Evaluation:

@@ -33,7 +33,7 @@ from stochseg.plotting.outlines import (
 from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.plotting.pictures import FloatArray, close_up, shrink
 from stochseg.reports.page import Picture, Section, Table, mean_and_interval, number, plural
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo, Samples, Spacing
 
 MAX_CLASSES = 4  # with histograms of their own
 MAX_READINGS = 6  # with a picture of their own
@@ -56,7 +56,7 @@ class ImageReport:
     picture: FloatArray
     samples: Samples
     info: DatasetInfo
-    spacing: tuple[float, float] | None = None
+    spacing: Spacing | None = None
     raters: Tensor | None = None
     rater_names: tuple[str, ...] = ()
     volume: dict[int, Measurement] = field(default_factory=dict)

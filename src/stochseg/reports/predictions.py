@@ -13,6 +13,7 @@ from stochseg.inference.result_folder import RESULT
 from stochseg.reports.image import ImageReport
 from stochseg.reports.page import DISCLAIMER, Section, Table, mean_and_interval, number, plural, write_page
 from stochseg.reports.saved_prediction import Result, find_results, read_image, read_result
+from stochseg.types import Spacing
 
 
 def is_predictions(path: Path) -> bool:
@@ -32,7 +33,7 @@ def report_predictions(
     out: Path,
     *,
     limit: int = 100,
-    spacing: tuple[float, float] | None = None,
+    spacing: Spacing | None = None,
     questions: Sequence[Question] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
@@ -83,7 +84,7 @@ def report_predictions(
     return answers
 
 
-def _check_question(question: Question, results: Sequence[Result], spacing: tuple[float, float] | None) -> None:
+def _check_question(question: Question, results: Sequence[Result], spacing: Spacing | None) -> None:
     """Raise a UserError if no input can answer a question. One of another kind has no answer, the others have."""
     problems = [
         question.problem(volume=result.image.slices > 1, in_mm=(result.image.spacing_mm or spacing) is not None)

@@ -20,7 +20,7 @@ from stochseg.plotting.output import embed_picture, embed_plot
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.cases import Case, case_sections
 from stochseg.reports.page import DISCLAIMER, Picture, Section, Table, plural, write_page
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Spacing
 
 PICTURE_DPI = 120
 
@@ -83,7 +83,7 @@ class RunPage:
     result: Evaluation
     info: DatasetInfo
     lead: str = "A good model draws what the raters draw, as often as they do."
-    spacing: tuple[float, float] | None = None
+    spacing: Spacing | None = None
     agreement: Agreement | None = None
     cases: Sequence[Case] = ()
     curve: Curve | None = None

@@ -25,7 +25,7 @@ from stochseg.inference.sources import read_stack
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.reports.image import ImageReport
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo, Samples, Spacing
 
 REMEDY = "predict this input again with --overwrite, or remove the folder"
 SIDES = (("the patient's left", "the patient's right"), ("posterior", "anterior"), ("the feet", "the head"))
@@ -167,7 +167,7 @@ def read_result(folder: Path) -> Result:
 
 
 def read_image(
-    folder: Path, result: Result, spacing: tuple[float, float] | None = None, questions: Sequence[Question] = ()
+    folder: Path, result: Result, spacing: Spacing | None = None, questions: Sequence[Question] = ()
 ) -> ImageReport:
     """Read one input with its samples; of a volume, the slice on which the samples disagree most."""
     image, index, disputed, original = result.image, 0, False, _read_original(result)

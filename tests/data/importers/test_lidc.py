@@ -78,6 +78,49 @@ def test_folder_and_zip_of_slices_are_equal(slices, tmp_path):
     assert [int(m.sum()) for m in first[2]] == [0, 12, 16, 20]
 
 
+def test_nodules_are_their_slices_in_order(slices, tmp_path):
+    for folder in (slices / "LIDC-IDRI-slices/LIDC-IDRI-0001/nodule-1").iterdir():
+        (folder / "slice-1.png").rename(folder / "slice-10.png")
+        for i in range(2, 10):
+            (folder / f"slice-{i}.png").write_bytes((folder / "slice-0.png").read_bytes())
+        (folder / "slice-0.png").rename(folder / "slice-1.png")  # the first number is free
+    planes = {
+        example.id: (image, labels) for _, image, labels, example in imported("lidc-slices", slices, tmp_path / "a.h5")
+    }
+    volumes = imported("lidc-nodules", slices, tmp_path / "b.h5")
+    assert [len(image) for _, image, _, _ in volumes] == [2, 10, 2, 2]
+    for split, image, labels, example in volumes:
+        assert split == published_split(example.group)
+        of = sorted(key for key in planes if key.startswith(example.id))
+        np.testing.assert_array_equal(image, np.stack([planes[key][0] for key in of]))
+        np.testing.assert_array_equal(labels, np.stack([planes[key][1] for key in of], axis=1))
+
+
+def _gap(nodule: Path) -> None:
+    for folder in nodule.iterdir():
+        (folder / "slice-1.png").rename(folder / "slice-2.png")
+
+
+def _other_size(nodule: Path) -> None:
+    for folder in nodule.iterdir():
+        write_png(folder / "slice-1.png", np.zeros((16, 15), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_gap, "nodule-1: slices 0 to 2, but 2 of them"),
+        (_other_size, r"nodule-1/images/slice-1.png.*\(16, 15\).*\(16, 16\)"),
+        (lambda nodule: (nodule / "mask-2/slice-1.png").unlink(), r"nodule-1/images/slice-1.png.*same masks"),
+    ],
+)
+def test_slices_that_are_no_volume_are_named(slices, tmp_path, spoil, message):
+    spoil(slices / "LIDC-IDRI-slices/LIDC-IDRI-0001/nodule-1")
+    with pytest.raises(UserError, match=message):
+        write_store(plan_import("lidc-nodules", slices), tmp_path / "a.h5")
+    assert not list(tmp_path.glob("*.h5"))
+
+
 def test_published_split_does_not_change():
     """Otherwise patients would move between train and test."""
     # sha256 of the id modulo 100 is 27, 92, 28, 78, 12, 2: below 64 train, below 80 val, else test.

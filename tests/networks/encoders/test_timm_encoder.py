@@ -49,8 +49,8 @@ def weights(tmp_path_factory):
 @pytest.mark.parametrize("normalization", [{}, {"mean": (90.0, 100.0, 110.0), "std": (40.0, 50.0, 60.0)}])
 def test_images_are_normalized_as_in_pretraining(normalization):
     data = info(3, **normalization)
-    raw = torch.randint(256, (1, 3, 16, 16)).float()
-    seen = encoder("timm:test_resnet.r160_in1k", data=data).renormalize(data.normalization(raw))
+    raw = torch.randint(256, (3, 16, 16)).float()
+    seen = encoder("timm:test_resnet.r160_in1k", data=data).renormalize(data.normalization(raw)[None])[0]
     own = timm.create_model("test_resnet.r160_in1k").pretrained_cfg
     mean, std = (torch.tensor(own[key]).view(3, 1, 1) for key in ("mean", "std"))
     torch.testing.assert_close(seen, (raw / 255 - mean) / std, rtol=1e-4, atol=1e-4)

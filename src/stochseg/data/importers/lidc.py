@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -60,16 +61,61 @@ def published_split(patient: str) -> str:
 def lidc_slices(source: Path) -> Plan:
     """Plan the import of PATIENT/nodule-N/images/slice-S.png, with mask-0 … mask-3 next to `images`, folder or zip."""
     tree = Tree(source)
-    masks = {name for name in tree.names if "/mask-" in name}
     items = []
+    for nodule in _nodules(tree):
+        for number, image, masks in nodule.slices:
+            record = (f"{nodule.id}-s{number:03d}", nodule.patient, published_split(nodule.patient))
+            items.append(Item(*record, partial(_read_slice, tree, image, masks, record)))
+    return lidc_plan("lidc-slices", source, items, BY_PATIENT)
+
+
+@register_importer("lidc-nodules")
+def lidc_nodules(source: Path) -> Plan:
+    """Plan the import of the files of `lidc-slices` as volumes, one per nodule.
+
+    Label map i is one annotation in all slices of a nodule.
+    """
+    tree = Tree(source)
+    items = []
+    for nodule in _nodules(tree):
+        record = (nodule.id, nodule.patient, published_split(nodule.patient))
+        slices = sorted(nodule.slices)
+        numbers = [number for number, *_ in slices]
+        if numbers != list(range(numbers[0], numbers[0] + len(slices))):
+            raise UserError(
+                f"{tree.where(nodule.folder)}: slices {numbers[0]} to {numbers[-1]}, but {len(slices)} of them; the "
+                "slices of a volume must follow each other: copy or download the missing ones"
+            )
+        items.append(Item(*record, partial(_read_nodule, tree, slices, record)))
+    note = f"{BY_PATIENT}, but the same annotation in all slices of a nodule; slices are scaled one by one"
+    plan = lidc_plan("lidc-nodules", source, items, note)
+    return replace(plan, info=INFO.model_copy(update={"spatial_dims": 3}))
+
+
+SliceFiles: TypeAlias = tuple[int, str, list[str]]
+"""Number of a slice, and the names of its image and masks."""
+
+
+@dataclass
+class _Nodule:
+    folder: str
+    patient: str
+    id: str
+    slices: list[SliceFiles] = field(default_factory=list)
+
+
+def _nodules(tree: Tree) -> Collection[_Nodule]:
+    """Find all nodules and their slices, in the order of their names."""
+    masks = {name for name in tree.names if "/mask-" in name}
+    nodules: dict[str, _Nodule] = {}
     for name, found in tree.matching(r"(?:^|/)(LIDC-IDRI-\d+)/nodule-(\d+)/images/slice-(\d+)\.png$"):
-        patient, nodule, slice_ = found[1], int(found[2]), int(found[3])
-        files = [f for f in (_counterpart(name, f"mask-{i}") for i in range(4)) if f in masks]
+        files = [f for f in (_counterpart(name, f"mask-{i}") for i in range(MAPS)) if f in masks]
         if not files:
             raise UserError(f"{tree.where(name)} has no label map: expected mask-0 … mask-3 next to images/")
-        record = (f"{patient}-n{nodule:02d}-s{slice_:03d}", patient, published_split(patient))
-        items.append(Item(*record, partial(_read_slice, tree, name, files, record)))
-    return lidc_plan("lidc-slices", source, items, BY_PATIENT)
+        folder = name.rpartition("/images/")[0]
+        nodule = nodules.setdefault(folder, _Nodule(folder, found[1], f"{found[1]}-n{int(found[2]):02d}"))
+        nodule.slices.append((int(found[3]), name, files))
+    return nodules.values()
 
 
 def _counterpart(name: str, folder: str) -> str:
@@ -84,6 +130,22 @@ def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str,
         raise UserError(f"{tree.where(name)}: expected a gray image, got shape {image.shape}")
     maps = [_binary(tree.labels(mask), tree.where(mask)) for mask in masks]
     return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
+
+
+def _read_nodule(tree: Tree, files: Sequence[SliceFiles], record: tuple[str, str, str]) -> Record:
+    """Read the slices of a nodule, in order, as one volume."""
+    slices = [_read_slice(tree, name, masks, record) for _, name, masks in files]
+    facts = [
+        (s.image.shape[:2], [Path(mask).parent.name for mask in masks])
+        for s, (_, _, masks) in zip(slices, files, strict=True)
+    ]
+    for (_, name, _), got in zip(files, facts, strict=True):
+        if got != facts[0]:
+            raise UserError(
+                f"{tree.where(name)}: size and masks {got}, the first slice of its nodule has {facts[0]}; the slices "
+                "of a volume must share one size and the same masks"
+            )
+    return Record(*record, np.stack([s.image for s in slices]), np.stack([s.raters for s in slices], axis=1))
 
 
 def _binary(mask: Pixels, where: str) -> Pixels:

@@ -17,7 +17,7 @@ from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import files_below
 from stochseg.errors import UserError
 from stochseg.plugins import Registry
-from stochseg.types import DatasetInfo, Example
+from stochseg.types import DatasetInfo, Example, Spacing
 
 
 class Provenance(Config):
@@ -33,7 +33,7 @@ class Provenance(Config):
 
 @dataclass(frozen=True)
 class Record:
-    """An example as it is stored: raw intensities "h w c" and label maps "k h w"."""
+    """An example as it is stored: raw intensities "*space c" and label maps "k *space"."""
 
     id: str
     group: str
@@ -41,11 +41,11 @@ class Record:
     image: Pixels
     raters: Pixels
     rater_names: tuple[str, ...] = ()
-    spacing: tuple[float, float] | None = None
+    spacing: Spacing | None = None
 
     def example(self, info: DatasetInfo) -> Example:
         """Convert to tensors, with the image normalized."""
-        image = info.normalization(torch.from_numpy(self.image.astype(np.float32)).permute(2, 0, 1))
+        image = info.normalization(torch.from_numpy(self.image.astype(np.float32)).movedim(-1, 0))
         raters = torch.from_numpy(self.raters.astype(np.int64))
         return Example(image, raters, self.id, self.group, self.spacing, self.rater_names)
 

@@ -45,8 +45,8 @@ class CFlowConfig(ProbUNetConfig):
 class FlowPosterior(LatentEncoder):
     """q(z | x, y): a Gaussian sent through flows, all predicted from the same features."""
 
-    def __init__(self, in_channels: int, config: CFlowConfig):
-        super().__init__(in_channels, config)
+    def __init__(self, in_channels: int, config: CFlowConfig, *, volumes: bool = False):
+        super().__init__(in_channels, config, volumes=volumes)
         self.flows = PlanarFlows(config.channels[-1], config.latent, config.flows)
 
     def draw(self, x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
-from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.networks.shapes import crop, fold, pad_to_multiple, to_slices, unfold
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -49,16 +49,18 @@ class ProbUNetConfig(LatentConfig):
 class LatentEncoder(nn.Module):
     """A contracting path, the mean over all positions, and a Gaussian over "b latent"."""
 
-    def __init__(self, in_channels: int, config: ProbUNetConfig):
+    def __init__(self, in_channels: int, config: ProbUNetConfig, *, volumes: bool = False):
         super().__init__()
         stage = partial(conv_stack, convs=config.convs, groups=config.groups)
-        self.path = Contracting(in_channels, config.channels, stage)
+        self.path = Contracting(in_channels, config.channels, stage, volumes=volumes)
         self.head = GaussianHead(config.channels[-1], config.latent)
 
     def features(self, x: Tensor) -> Tensor:
         """Features "b c 1 1" from which the Gaussian is predicted."""
-        levels: list[Tensor] = self.path(x)
-        return levels[-1].mean((-2, -1), keepdim=True)
+        slices = to_slices(x)
+        levels: list[Tensor] = self.path(*fold(slices))
+        deepest = unfold(levels[-1].mean((-2, -1), keepdim=True), slices)
+        return deepest.mean(1) if slices.ndim == 5 else deepest
 
     def forward(self, x: Tensor) -> Gaussian:
         return self.gaussian(self.features(x))
@@ -69,8 +71,8 @@ class LatentEncoder(nn.Module):
 
 
 class Combiner(nn.Module):
-    """U-Net features "b c h w" and z "b latent" -> logits: z tiled, concatenated to the features, then 1×1
-    convolutions."""
+    """U-Net features "b c h w", or slices "b d c h w", and z "b latent" -> logits: z tiled, concatenated to the
+    features, then 1×1 convolutions."""
 
     def __init__(self, num_classes: int, config: ProbUNetConfig):
         super().__init__()
@@ -88,8 +90,9 @@ class Combiner(nn.Module):
 
     def forward(self, prepared: Tensor, z: Tensor) -> Tensor:
         """prepared: `from_features` of the features."""
-        logits: Tensor = self.rest(prepared + self.from_latent(z)[:, :, None, None])
-        return logits
+        flat, depth = fold(prepared)
+        shift = self.from_latent(z) if depth == 1 else self.from_latent(z).repeat_interleave(depth, dim=0)
+        return to_slices(unfold(self.rest(flat + shift[:, :, None, None]), prepared))
 
 
 @register("prob-unet")
@@ -97,6 +100,7 @@ class ProbUNet(LatentSegmenter):
     """One latent vector per sample, concatenated to the last features of the U-Net."""
 
     config_type: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    takes_volumes = True
     config: ProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
     posterior_type: ClassVar[type[LatentEncoder]] = LatentEncoder
@@ -105,18 +109,21 @@ class ProbUNet(LatentSegmenter):
     def __init__(self, info: DatasetInfo, config: ProbUNetConfig):
         super().__init__(info, config)
         stage = partial(conv_stack, convs=config.convs, groups=config.groups)
-        self.contracting = Contracting(info.image_channels, config.channels, stage)
-        self.expanding = Expanding(config.channels, stage)
-        self.prior = LatentEncoder(info.image_channels, config)
-        self.posterior = self.posterior_type(info.image_channels + info.num_classes, config)
+        volumes = info.spatial_dims == 3
+        self.contracting = Contracting(info.image_channels, config.channels, stage, volumes=volumes)
+        self.expanding = Expanding(config.channels, stage, volumes=volumes)
+        self.prior = LatentEncoder(info.image_channels, config, volumes=volumes)
+        self.posterior = self.posterior_type(info.image_channels + info.num_classes, config, volumes=volumes)
         self.combiner = Combiner(info.num_classes, config)
 
     def encode(self, image: Tensor) -> Condition:
         """Features as the combiner takes them, and mean and log σ of the prior."""
         padded = pad_to_multiple(image, self.config.stride)
-        *finer, coarsest = self.contracting(padded)
+        slices = to_slices(padded)
+        flat, depth = fold(slices)
+        *finer, coarsest = self.contracting(flat, depth)
         prior = self.prior(padded)
-        prepared = self.combiner.from_features(self.expanding(coarsest, finer))
+        prepared = unfold(self.combiner.from_features(self.expanding(coarsest, finer, depth)), slices)
         return Condition((prepared, prior.mean, prior.log_sigma), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:
@@ -131,7 +138,7 @@ class ProbUNet(LatentSegmenter):
         return draws_from(noise)(posterior), posterior.kl(prior)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        config, pixels = self.config, image.shape[-2] * image.shape[-1]
+        config, pixels = self.config, image[0, 0].numel()
         target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         condition = self.encode(image)
         z, divergence = self.infer(seen, Gaussian(*condition.tensors[1:]), noise)

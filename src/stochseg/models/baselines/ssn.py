@@ -35,15 +35,15 @@ from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple
-from stochseg.networks.shapes import crop
+from stochseg.networks.shapes import crop, slice_wise
 from stochseg.types import DatasetInfo, Losses
 
 
 @dataclass(frozen=True)
 class LowRankNormal:
-    """Normal vectors "l h w", one per image, of covariance F F^T + diag(d).
+    """Normal vectors "l *space", one per image, of covariance F F^T + diag(d).
 
-    mean: "b l h w"; diagonal d: "b l h w", positive; factor F: "b r l h w", the r columns of F.
+    mean: "b l *space"; diagonal d: "b l *space", positive; factor F: "b r l *space", the r columns of F.
     """
 
     mean: Tensor
@@ -55,12 +55,12 @@ class LowRankNormal:
         return LowRankNormal(self.mean[rows], self.diagonal[rows], self.factor[rows])
 
     def deviation(self, common: Tensor, own: Tensor) -> Tensor:
-        """Draws minus the mean, "b m l h w", from standard normal numbers: common "b m r", own "b m l h w"."""
-        correlated: Tensor = torch.einsum("bmr,brlhw->bmlhw", common, self.factor)
+        """Draws minus the mean, "b m l *space", from standard normal numbers: common "b m r", own as the draws."""
+        correlated: Tensor = torch.einsum("bmr,br...->bm...", common, self.factor)
         return correlated + self.diagonal.sqrt()[:, None] * own
 
     def draw(self, noise: Noise, m: int) -> Tensor:
-        """m deviations per image, "b m l h w"."""
+        """m deviations per image, "b m l *space"."""
         b, r, *shape = self.factor.shape
         common, own = (draw_normal(noise.uniform((b, m, *size))).to(self.mean) for size in ([r], shape))
         return self.deviation(common, own)
@@ -72,7 +72,7 @@ class LowRankNormal:
             sound = (failed == 0) & root.isfinite().all((-2, -1))
         if bool(sound.all()):
             return self
-        return replace(self, factor=torch.where(sound[:, None, None, None, None], self.factor, 0.0))
+        return replace(self, factor=torch.where(sound.view(-1, *[1] * (self.factor.ndim - 1)), self.factor, 0.0))
 
     def _capacitance(self) -> Tensor:
         """I + F^T diag(d)^-1 F, "b r r", as exact as the device allows: its largest eigenvalue may be 1e9."""
@@ -82,13 +82,13 @@ class LowRankNormal:
 
 
 def log_mean_likelihood(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
-    """log 1/m sum_j p(labels | logits_j) per image, "b". logits: "b m l h w"; labels, mask: "b h w", False = void."""
+    """log 1/m sum_j p(labels | logits_j) per image, "b". logits: "b m l *space"; labels and mask: "b *space"."""
     m = logits.shape[1]
-    index = labels[:, None, None].expand(-1, m, 1, -1, -1)
+    index = labels[:, None, None].expand(-1, m, 1, *labels.shape[1:])
     log_p = torch.log_softmax(logits, 2).gather(2, index)[:, :, 0]
     if mask is not None:
         log_p = log_p.masked_fill(~mask[:, None], 0.0)
-    return log_p.sum((-2, -1)).logsumexp(1) - math.log(m)
+    return log_p.flatten(2).sum(-1).logsumexp(1) - math.log(m)
 
 
 class SSNConfig(SegmenterConfig, UNetConfig):
@@ -104,11 +104,12 @@ class SSN(StochasticSegmenter):
     """A low-rank normal distribution over the logits of the whole image."""
 
     config_type: ClassVar[type[SSNConfig]] = SSNConfig
+    takes_volumes = True
     config: SSNConfig
 
     def __init__(self, info: DatasetInfo, config: SSNConfig):
         super().__init__(info, config)
-        self.unet = UNet(info.image_channels, config.base, config, timed=False)
+        self.unet = UNet(info.image_channels, config.base, config, timed=False, spatial_dims=info.spatial_dims)
         # Zero features would make the factor the same at every pixel.
         cast(nn.Conv2d, self.unet.head[-1]).reset_parameters()
         self.mean = nn.Conv2d(config.base, info.num_classes, 1)
@@ -116,16 +117,16 @@ class SSN(StochasticSegmenter):
         self.factor = nn.Conv2d(config.base, config.rank * info.num_classes, 1)
 
     def distribution(self, image: Tensor) -> LowRankNormal:
-        """Distribution of the logits of each image "b c h w"; in float32 for any precision of the network.
+        """Distribution of the logits of each image "b c *space"; in float32 for any precision of the network.
 
         It is as the network gives it: `guarded` makes it one to draw from.
         """
         padded = pad_to_multiple(image, self.config.stride)
         features = F.silu(crop(self.unet(padded), image.shape[2:]).float())
         with torch.autocast(image.device.type, enabled=False):
-            diagonal = self.log_diagonal(features).exp() + self.config.epsilon
-            factor = self.factor(features).unflatten(1, (self.config.rank, self.num_classes))
-            return LowRankNormal(self.mean(features), diagonal, factor)
+            diagonal = slice_wise(self.log_diagonal, features).exp() + self.config.epsilon
+            factor = torch.unflatten(slice_wise(self.factor, features), 1, (self.config.rank, self.num_classes))
+            return LowRankNormal(slice_wise(self.mean, features), diagonal, factor)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         target = one_rater(raters, mask, rater_count, SeededNoise(keys))

@@ -25,7 +25,7 @@ from torch import Tensor
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
 from stochseg.models.registry import register
 from stochseg.networks import EncoderConfig, UNet, UNetConfig, load_pretrained_encoder, make_encoder, pad_to_multiple
-from stochseg.networks.shapes import crop
+from stochseg.networks.shapes import crop, slice_wise
 from stochseg.types import DatasetInfo
 
 
@@ -38,6 +38,7 @@ class UNetCE(DeterministicSegmenter):
     """The paper's U-Net without time steps, trained with cross-entropy."""
 
     config_type: ClassVar[type[UNetCEConfig]] = UNetCEConfig
+    takes_volumes = True
     config: UNetCEConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
     accelerated_modules = ("unet",)
@@ -45,13 +46,19 @@ class UNetCE(DeterministicSegmenter):
     def __init__(self, info: DatasetInfo, config: UNetCEConfig):
         super().__init__(info, config)
         self.encoder = make_encoder(config, info)
-        features = self.encoder.channels if self.encoder else 0
-        self.unet = UNet(info.image_channels, info.num_classes, config, feature_channels=features, timed=False)
+        self.unet = UNet(
+            info.image_channels,
+            info.num_classes,
+            config,
+            feature_channels=self.encoder.channels if self.encoder else 0,
+            timed=False,
+            spatial_dims=info.spatial_dims,
+        )
 
     def load_pretrained(self) -> None:
         load_pretrained_encoder(self.encoder, self.config)
 
     def logits(self, image: Tensor) -> Tensor:
         padded = pad_to_multiple(image, self.config.stride)
-        features = None if self.encoder is None else self.encoder(padded)
-        return crop(self.unet(padded, features=features), image.shape[-2:]).float()
+        features = None if self.encoder is None else slice_wise(self.encoder, padded)
+        return crop(self.unet(padded, features=features), image.shape[2:]).float()
