@@ -43,6 +43,8 @@ METHODS: dict[str, tuple[str, list[str]]] = {
         "camvid-fast",
         ["model.options.pure=1", "model.options.draws=1", "model.options.evaluations=1"],
     ),
+    "fast-frozen": ("camvid-fast", ["model.options.encoder_lr=0"]),
+    "fast-pure0": ("camvid-fast", ["model.options.pure=0"]),
     "smp": ("camvid-smp", []),
     "unet-ce": ("camvid-unet-ce", []),
     "ccdm": ("camvid-ccdm", []),
