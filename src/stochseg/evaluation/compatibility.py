@@ -18,8 +18,14 @@ CHECKED_IMAGES = 4
 
 
 def check_compatible(model: StochasticSegmenter, data: SegmentationData) -> None:
-    """Raise a UserError if the data have other classes or image channels than the model, or only images unlike those
-    of its training. A model may have one label more if its name is `VOID`: see `without_void_label`."""
+    """Raise a UserError if the data have other axes, classes or image channels than the model, or only images unlike
+    those of its training. A model may have one label more if its name is `VOID`: see `without_void_label`."""
+    kinds = {2: "images", 3: "volumes"}
+    if data.info.spatial_dims != model.info.spatial_dims:
+        raise UserError(
+            f"the model {model.name!r} takes {kinds[model.info.spatial_dims]}, the data are "
+            f"{kinds[data.info.spatial_dims]}; use data like those of the training"
+        )
     same = data.info.num_classes == model.num_classes
     with_void = model.info.class_names == (*data.info.class_names, VOID)
     if not (same or with_void) or data.info.image_channels != model.image_channels:
