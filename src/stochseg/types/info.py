@@ -15,6 +15,9 @@ from stochseg.errors import UserError
 from stochseg.limits import MAX_CLASSES
 from stochseg.types.preparation import Preparation
 
+VOID = "void"
+"""Name of a label that some models give to pixels of no class; it is never right."""
+
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 
