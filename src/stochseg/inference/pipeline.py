@@ -87,7 +87,7 @@ def predict(
     """
     plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
-    reporter = _Reporter(len(found.problems) + len(found.sources), report, progress)
+    reporter = Reporter(len(found.problems) + len(found.sources), report, progress)
     for notice in found.notices:
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
@@ -97,17 +97,17 @@ def predict(
     with locked(out):
         jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
         for batch in batches(jobs, plan):
-            _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
+            _, problem = attempt(partial(sample_batch, batch, plan, reporter.advance))
             for job in batch:
                 folder, failure = out / job.source.name, problem
                 if problem and len(batch) > 1:  # the fault may be that of another input
-                    _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
-                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
-                reporter.add(_outcome(job.source, failure, folder, job.notices))
+                    _, failure = attempt(partial(sample_batch, [job], plan, reporter.advance))
+                failure = failure or attempt(partial(_write, job, plan, folder))[1]
+                reporter.add(make_outcome(job.source, failure, folder, job.notices))
     return reporter.outcomes
 
 
-class _Reporter:
+class Reporter:
     """Collects outcomes and passes them on to the caller's functions."""
 
     def __init__(self, total: int, report: Report | None, progress: Progress | None):
@@ -126,7 +126,7 @@ class _Reporter:
             self.progress(sum(outcome.status != "note" for outcome in self.outcomes) + inputs, self.total)
 
 
-def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
+def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
     """Run a function; return its value, or None and what went wrong, for the user."""
     try:
         return act(), ""
@@ -141,7 +141,8 @@ def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
         return None, "does not fit into memory; use fewer --samples or a smaller --tile"
 
 
-def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+def make_outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+    """Build the outcome of an input: failed if there is a problem, else done."""
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
     if problem:  # on one line, and without the name, which is printed before it
         problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
@@ -149,27 +150,32 @@ def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...
     return Outcome(where, "done", folder, notices=notices)
 
 
-def _read_jobs(sources: Sequence[Source], out: Path, plan: Plan, overwrite: bool, reporter: _Reporter) -> Iterator[Job]:
+def _read_jobs(sources: Sequence[Source], out: Path, plan: Plan, overwrite: bool, reporter: Reporter) -> Iterator[Job]:
     """Read the inputs that still need processing, and report the others."""
     for source in sources:
         folder = out / source.name
-        job, problem = _attempt(partial(_read_unless_complete, source, folder, plan, overwrite))
+        job, problem = attempt(partial(_read_unless_complete, source, folder, plan, overwrite))
         if job is not None:
             yield job
         elif problem:
-            reporter.add(_outcome(source, problem, folder))
+            reporter.add(make_outcome(source, problem, folder))
         else:
             reporter.add(Outcome(str(source.files[0]), "kept", folder))
 
 
 def _read_unless_complete(source: Source, folder: Path, plan: Plan, overwrite: bool) -> Job | None:
-    for file in source.files:
-        if file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
-    files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
+    files = hash_files(source)
     if not overwrite and is_complete(folder, files, plan):
         return None
     return read_job(source, files, plan)
+
+
+def hash_files(source: Source) -> list[dict[str, str]]:
+    """Return the files of an input with their checksums; raise a `UserError` if one is empty."""
+    for file in source.files:
+        if file.stat().st_size == 0:
+            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
+    return [{"file": str(file), "sha256": sha256(file)} for file in source.files]
 
 
 def _write(job: Job, plan: Plan, folder: Path) -> None:
