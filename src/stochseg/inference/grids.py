@@ -1,7 +1,7 @@
 """The part of a scan that a model sees: cut and resampled from the scan, scaled, and pasted back.
 
-A scan is a stack "s h w …". A grid has one `GridAxis` per axis; its pixels lie at positions between the scan's voxels if
-it is resampled, and outside the scan near its border, where the nearest voxels are repeated.
+A scan is a stack "s h w …". A grid has one `GridAxis` per axis; its pixels lie between the scan's voxels if it is
+resampled, and outside the scan near its border, where the nearest voxels are repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from stochseg.inference.result import StackResult
 from stochseg.types import Preparation, Window
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+Positions: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]
 SAME = 2e-3
 """Relative difference of spacings below which a scan is not resampled."""
@@ -42,15 +43,22 @@ class GridAxis:
         return cls(center - length // 2 * step, step, length, (0, size))
 
     @classmethod
+    def inside(cls, center: int, length: int, size: int, step: float = 1.0) -> GridAxis:
+        """Place up to `length` pixels around a voxel, none of them outside the scan."""
+        below = min(length // 2, math.floor((center + 0.5) / step))
+        above = min(length - 1 - length // 2, math.floor((size - 0.5 - center) / step))
+        return cls(center - below * step, step, below + above + 1, (0, size))
+
+    @classmethod
     def within(cls, start: int, stop: int, step: float = 1.0) -> GridAxis:
         """Cover the voxels from start to stop - 1, and no others."""
         length = max(1, round((stop - start) / step))
         return cls((start + stop - 1 - (length - 1) * step) / 2, step, length, (start, stop))
 
     @property
-    def positions(self) -> npt.NDArray[np.float64]:
+    def positions(self) -> Positions:
         """Position of every pixel, in voxels."""
-        return self.first + self.step * np.arange(self.length)
+        return self.first + self.step * np.arange(self.length, dtype=np.float64)
 
     @property
     def voxels(self) -> tuple[int, int]:
@@ -60,9 +68,9 @@ class GridAxis:
         return max(low, start), min(high, stop)
 
     @property
-    def pixels(self) -> npt.NDArray[np.float64]:
+    def pixels(self) -> Positions:
         """Position of every voxel of `voxels` in the grid, in pixels."""
-        return (np.arange(*self.voxels) - self.first) / self.step
+        return (np.arange(*self.voxels, dtype=np.float64) - self.first) / self.step
 
     @property
     def nearest(self) -> Indices:
@@ -71,7 +79,7 @@ class GridAxis:
 
     def is_padded(self, size: int) -> bool:
         """Whether pixels lie outside a scan of `size` voxels."""
-        return self.positions[0] < -0.5 or self.positions[-1] > size - 0.5
+        return bool(self.positions[0] < -0.5 or self.positions[-1] > size - 0.5)
 
 
 Grid = tuple[GridAxis, GridAxis, GridAxis]
@@ -111,7 +119,7 @@ def scale(values: Floats, preparation: Preparation) -> Floats:
     return np.rint(scaled).astype(np.float32)
 
 
-def _interpolate(values: npt.NDArray[Any], positions: npt.NDArray[np.float64], axis: int) -> npt.NDArray[Any]:
+def _interpolate(values: npt.NDArray[Any], positions: Positions, axis: int) -> npt.NDArray[Any]:
     """Interpolate linearly along an axis; positions outside take the value of the nearest end."""
     positions = positions.clip(0, values.shape[axis] - 1)
     below = np.floor(positions).astype(np.int64)

@@ -76,7 +76,7 @@ def parse_lesions(at: Sequence[str], box: Sequence[str]) -> list[Lesion]:
     >>> [lesion.corners for lesion in parse_lesions(["250,198,71"], [])]
     [((250.0, 198.0, 71.0),)]
     """
-    lesions = []
+    lesions: list[Lesion] = []
     for option, count, texts in (("--at", 3, at), ("--box", 6, box)):
         for text in texts:
             try:
@@ -191,8 +191,8 @@ def locate(lesion: Lesion, stack: Stack, *, mm: bool) -> Place:
         raise UserError("a picture is no scan: expected NIfTI or DICOM with a position in space; crop it instead")
     if mm and lattice.header is not None and not (lattice.header["sform_code"] or lattice.header["qform_code"]):
         raise UserError(
-            "the file states no orientation (sform_code and qform_code are 0), so millimeters have no place in it; give "
-            "voxels, without --mm"
+            "the file states no orientation (sform_code and qform_code are 0), so millimeters have no place in it; "
+            "give voxels, without --mm"
         )
     corners = np.array([_stack_position(corner, lattice, stack.values.shape, mm) for corner in lesion.corners])
     # The positions of millimeters carry rounding errors, which must not decide between two voxels.
@@ -232,9 +232,7 @@ def _stack_position(corner: Point, lattice: Lattice, shape: Sequence[int], mm: b
         ras = index * ((-1, -1, 1) if lattice.header is None else (1, 1, 1)) / lattice.unit
         index = np.linalg.solve(lattice.affine, [*ras, 1])[:3]
     axes, flipped = lattice.slicing.axes, lattice.slicing.flipped
-    return [
-        shape[i] - 1 - float(index[axis]) if axis in flipped else float(index[axis]) for i, axis in enumerate(axes)
-    ]
+    return [shape[i] - 1 - float(index[axis]) if axis in flipped else float(index[axis]) for i, axis in enumerate(axes)]
 
 
 def _outside(

@@ -40,14 +40,18 @@ def write_result(folder: Path, prediction: Prediction, facts: Mapping[str, Any])
     return folder
 
 
-def write_files(folder: Path, prediction: Prediction, facts: Mapping[str, Any]) -> list[str]:
-    """Write the files of one prediction into a folder that exists; returns their names, without result.json."""
+def write_files(folder: Path, prediction: Prediction, facts: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Write the files of one prediction into a folder that exists.
+
+    Returns:
+        The names of the files without result.json, and the sizes of the classes.
+    """
     files = [name for name, writer in WRITERS.items() if writer.applies(prediction)]
     for name in files:
         WRITERS[name].write(prediction, folder / name)
     sizes = measure_sizes(prediction)
     write_record(folder, {**facts, **sizes, "overlay_slice": prediction.shown_slice, "files": files})
-    return files
+    return files, sizes
 
 
 def write_record(folder: Path, content: Mapping[str, Any]) -> None:
@@ -75,7 +79,7 @@ def is_complete(
     written = record.get("files")
     if not written or not all((folder / str(name)).is_file() for name in written):
         return False
-    if plan.options.overview and "overview.png" not in written:
+    if plan.options.overview and not any(Path(str(name)).name == "overview.png" for name in written):
         return False
     before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
     now = plan.options.model_dump(exclude={"overview", "allow_unusual_input"})
