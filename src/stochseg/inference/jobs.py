@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from stochseg._version import __version__
-from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.extras import require
 from stochseg.inference.plan import Plan
@@ -66,12 +65,12 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
         notices.append("its alpha channel (opacity) was dropped")
-    images = prepare_slices(stack.values, model)
+    images = _prepare(stack, model)
     height, width = images.shape[-2:]
     plan.model_for(height, width)
     if plan.is_large(height, width) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
-    notices += check_volume(images.transpose(0, 1), plan) + _check_size(height, width, model)
+    notices += _check_intensities(images, plan) + _check_size(height, width, model)
     if stack.headers:
         require("highdicom", "medical", "writing DICOM SEG")
         try:
@@ -82,20 +81,20 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     return Job(source, stack, images, files, tuple(notices))
 
 
-def prepare_slices(slices: Pixels, model: StochasticSegmenter) -> Tensor:
-    """Normalize slices "s h w" or "s h w c" to "s c h w"."""
+def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
+    """Normalize the slices, "s c h w"."""
     prepared = []
-    for number, values in enumerate(slices):
+    for number, values in enumerate(stack.values):
         try:
             prepared.append(model.prepare(values, allow_unusual_input=True))  # checked as a whole below
         except UserError as error:
-            raise UserError(str(error) if len(slices) == 1 else f"slice {number}: {error}") from None
+            raise UserError(str(error) if len(stack.values) == 1 else f"slice {number}: {error}") from None
     return torch.cat(prepared)
 
 
-def check_volume(volume: Tensor, plan: Plan) -> list[str]:
-    """Refuse a picture or volume "c s h w" whose intensities are unlike those of the training, or notice them if
-    allowed. It is checked as a whole, because single slices of a volume may be empty."""
+def _check_intensities(images: Tensor, plan: Plan) -> list[str]:
+    """Refuse a picture or volume whose intensities are unlike those of the training, or notice them if allowed."""
+    volume = images.transpose(0, 1)  # as a whole: single slices of a volume may be empty
     if not plan.options.allow_unusual_input:
         check_intensities(volume, plan.model.info)
         return []

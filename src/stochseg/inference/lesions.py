@@ -13,13 +13,14 @@ from torch import Tensor
 
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.inference.grids import Grid, GridAxis, cut, paste, scale, steps
-from stochseg.inference.jobs import Job, check_volume, prepare_slices, sample_batch
+from stochseg.inference.jobs import Job, sample_batch
 from stochseg.inference.plan import Plan
 from stochseg.inference.points import Lesion, Place, locate
 from stochseg.inference.result import FloatArray, StackResult
 from stochseg.inference.sources import Source
 from stochseg.inference.stacks import Stack
 from stochseg.models import StochasticSegmenter
+from stochseg.models.intensities import check_intensities, describe_unusual
 from stochseg.types import Preparation, Samples
 
 DEFAULT_SLICES = 16
@@ -102,13 +103,13 @@ def segment_lesion(lesion: Lesion, place: Place, scan: Job, plan: Plan, advance:
         ends = _reached_ends(drawn, grid, size)
         if not {*ENDS[0]}.intersection(ends) or grid == grids[min(number + 1, len(grids) - 1)]:
             break
-    if dims == 2 and not lesion.is_box:
-        ends = [end for end in ends if end not in ENDS[0]]  # one slice is what such a model labels
+    if len(grids) == 1:  # these slices were asked for
+        ends = [end for end in ends if end not in ENDS[0]]
     s, h, w = (axis.voxels[0] for axis in grid)
     result = paste(drawn, grid)
     slices, _, height, width = result.labels.shape
     job.stack, job.files, job.result = stack.part((s, h, w), (slices, height, width)), scan.files, result
-    job.notices += tuple(_notices(lesion, place, grid, drawn, ends, size))
+    job.notices += tuple(_notices(place, grid, drawn, ends, size))
     job.seconds = time.perf_counter() - start_time
     return Segmented(lesion, place, job, (s, h, w), tuple(ends))
 
@@ -137,17 +138,20 @@ def _draw(
     """Scale a part of a scan, check it, and draw its samples."""
     if not np.isfinite(values).all():
         raise UserError("the scan has values that are NaN or infinite near the point; replace them")
-    scaled = scale(values, preparation)
-    if plan.model.info.spatial_dims == 2:
-        images = prepare_slices(scaled, plan.model)
-        notices = check_volume(images.transpose(0, 1), plan)
-        job = Job(source, Stack(scaled), images, [], tuple(notices))
-        sample_batch([job], plan, advance)
-        assert job.result is not None
-        return job, job.result
-    images = plan.model.prepare(scaled, allow_unusual_input=True)
-    notices = check_volume(images[0], plan)
-    return Job(source, Stack(scaled), images, [], tuple(notices)), _draw_volume(images, plan, advance)
+    model, scaled = plan.model, scale(values, preparation)
+    is_volume = model.info.spatial_dims == 3
+    parts = [scaled] if is_volume else list(scaled)
+    images = torch.cat([model.prepare(part, allow_unusual_input=True) for part in parts])
+    seen = images[0] if is_volume else images.transpose(0, 1)  # as a whole: a slice may be empty
+    if not plan.options.allow_unusual_input:
+        check_intensities(seen, model.info)
+    problem = describe_unusual(seen, model.info)
+    job = Job(source, Stack(scaled), images, [], (problem,) if problem else ())
+    if is_volume:
+        return job, _draw_volume(images, plan, advance)
+    sample_batch([job], plan, advance)
+    assert job.result is not None
+    return job, job.result
 
 
 def _draw_volume(images: Tensor, plan: Plan, advance: Advance) -> StackResult:
@@ -184,9 +188,7 @@ def _reached_ends(result: StackResult, grid: Grid, size: tuple[int, ...]) -> lis
     return reached
 
 
-def _notices(
-    lesion: Lesion, place: Place, grid: Grid, result: StackResult, ends: list[str], size: tuple[int, ...]
-) -> Iterator[str]:
+def _notices(place: Place, grid: Grid, result: StackResult, ends: list[str], size: tuple[int, ...]) -> Iterator[str]:
     if any(axis.is_padded(length) for axis, length in zip(grid, size, strict=True)):
         yield (
             "the part that the model sees reaches beyond the border of the scan: the edge of the scan is repeated "
@@ -194,10 +196,9 @@ def _notices(
         )
     across = [end for end in ends if end in ENDS[0]]
     if across:
-        remedy = "give a larger box" if lesion.is_box else "pass its extent with --box"
         yield (
             f"WARNING: the lesion is cut off: it reaches the {' and the '.join(across)} of the {grid[0].length} slices "
-            f"that were segmented, so its volume is too small; {remedy}"
+            f"that were segmented, so its volume is too small; pass its extent with --box"
         )
     along = [end for end in ends if end not in ENDS[0]]
     if along and result.window is None:  # the sampling notices those of a window
