@@ -19,6 +19,8 @@ from stochseg.models.io import read_json
 
 RESULT = "result.json"
 FORMAT = "stochseg-prediction"
+LESIONS = "lesions"
+"""Folder in the result of a scan, with one result per lesion."""
 
 
 def is_result(folder: Path) -> bool:

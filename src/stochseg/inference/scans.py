@@ -18,7 +18,14 @@ from stochseg.inference.lesions import Segmented, declared_preparation, locate_l
 from stochseg.inference.pipeline import Outcome, Progress, Report, Reporter, attempt, hash_files, make_outcome
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.points import Lesion, check_unique, describe_place, file_index
-from stochseg.inference.result_folder import describe_geometry, is_complete, is_result, write_files, write_record
+from stochseg.inference.result_folder import (
+    LESIONS,
+    describe_geometry,
+    is_complete,
+    is_result,
+    write_files,
+    write_record,
+)
 from stochseg.inference.sources import Found, Source, find_sources, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers import Prediction
@@ -26,9 +33,6 @@ from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.inference.writers.lesion_maps import write_lesion_maps
 from stochseg.locks import locked
 from stochseg.models import StochasticSegmenter
-
-LESIONS = "lesions"
-"""Folder in the result of a scan, with one result per lesion."""
 
 
 def predict_lesions(
