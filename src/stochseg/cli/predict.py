@@ -101,27 +101,33 @@ def predict(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: opt.Device = "auto",
+    workers: opt.Workers = None,
+    scheduler: opt.Scheduler = None,
+    part: opt.PartOfInputs = None,
 ) -> None:
     """Segment files, folders and volumes.
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.devices import pick_device
-    from stochseg.inference import PredictOptions, predict_lesions
+    from stochseg.inference import Part, PredictOptions, predict_lesions
     from stochseg.inference import predict as predict_whole
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     slices = int(axis) if axis is not None and axis.isdecimal() else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": slices, "overview": overview}
     chosen["allow_unusual_input"] = allow_unusual_input
     options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
-    lesions = _lesions(at or [], box or [], points, mm)
-    network = load(model, device=pick_device(device))
-    with progress_bar("predicting") as progress:
+    own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
+    if lesions and (workers is not None or scheduler is not None or part is not None):
+        raise UserError("--workers, --scheduler and --part are for whole inputs; without them, lesions run one by one")
+    network = load(model, device=opt.own_device(device, workers, scheduler))
+    with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:
-            run = partial(predict_lesions, lesions=lesions, mm=mm) if lesions else predict_whole
+            whole = partial(predict_whole, part=own, pool=pool)
+            run = partial(predict_lesions, lesions=lesions, mm=mm) if lesions else whole
             outcomes = run(
                 network,
                 inputs,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -60,10 +60,22 @@ class Processes:
                 raise UserError(shared[0])
         return value
 
+    def decide(self, act: Callable[[], T]) -> T:
+        """Run a function in the main process and return its value in all: what one alone sees may differ."""
+        shared = [self.in_main(act)]
+        if self.world > 1:
+            dist.broadcast_object_list(shared, device=self.device)
+        return cast(T, shared[0])
+
     def wait(self) -> None:
         """Wait until all processes arrive here."""
         if self.world > 1:
             dist.barrier()
+
+
+def is_restart() -> bool:
+    """Whether `torchrun --max-restarts` has started this process in place of one that died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def join(device: str = "auto") -> Processes:
