@@ -76,7 +76,9 @@ def test_the_bundled_model_takes_a_ct_as_it_comes(tmp_path):
         part.affine, expected_affine() @ np.array([[1, 0, 0, 5], [0, 1, 0, 10], [0, 0, 1, 1], [0, 0, 0, 1]])
     )
     assert np.allclose(in_scan(folder, "foreground")[1, 10:138, 5:133], expected.mean[0, 1].numpy(), atol=1e-6)
-    assert read_result(folder)["lesions"][0]["unit"] == "mm2"
+    lesion = read_result(folder)["lesions"][0]
+    assert lesion["unit"] == "mm2"
+    assert {each["name"]: each["unit"] for each in lesion["measures"]}["area of nodule"] == "mm²"
     (outcome,) = predict(model, [file], tmp_path / "whole", QUICK)
     assert outcome.status == "failed"
     assert "--at x,y,z" in outcome.problem
@@ -189,8 +191,13 @@ def test_a_scan_of_another_spacing_is_resampled_and_back(tmp_path):
     assert model.seen == [(1, 1, 24, 24, 24)]
     found, truth = in_scan(folder, "fused") > 0, nodule(size, center, radius)
     assert (found & truth).sum() / (found | truth).sum() > 0.85
-    volume = read_result(folder)["lesions"][0]["classes"][1]["fused"]
-    assert volume == pytest.approx(4 / 3 * np.pi * 6**3, rel=0.1)
+    lesion = read_result(folder)["lesions"][0]
+    assert lesion["classes"][1]["fused"] == pytest.approx(4 / 3 * np.pi * 6**3, rel=0.1)
+    measures = {each["name"]: each for each in lesion["measures"]}
+    volume, diameter = (measures[f"{name} of nodule"] for name in ("volume", "longest diameter"))
+    assert volume["samples"] == pytest.approx(lesion["classes"][1]["samples"], rel=1e-4)
+    assert (volume["unit"], diameter["unit"]) == ("mm³", "mm")
+    assert diameter["interval_90"] == pytest.approx([12, 12], abs=3)  # from corner to corner of voxels
 
 
 def test_a_lesion_at_the_border_of_the_crop_is_cut_with_a_warning(tmp_path):

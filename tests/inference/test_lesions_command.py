@@ -7,6 +7,7 @@ from PIL import Image
 
 from stochseg.models import create, load, save
 from stochseg.models.intensities import check_intensities
+from stochseg.reports.saved_prediction import find_results
 from tests.support.oblique import write_series, write_volume
 from tests.support.predictions import gray, read_result, small_model
 from tests.support.scans import ct, random_model, write_nifti
@@ -51,6 +52,7 @@ REFUSED = {
     "three for a box": (("--box", "1,1,1"), "--box: expected 6 finite numbers"),
     "millimeters of nothing": (("--mm",), "pass --at, --box or --points"),
     "table and point": (("--at", "1,1,1", "--points", "lesions.csv"), "--points: expected either"),
+    "workers": (("--at", "12,14,5", "--workers", "2"), "lesions run one by one"),
     "no table": (("--points", "nowhere.csv"), "cannot be read"),
 }
 
@@ -123,12 +125,13 @@ def test_a_model_that_does_not_declare_its_preparation(predict, tmp_path):
 def test_pages_show_lesions(predict, run, models, tmp_path):
     series = write_volume(tmp_path / "ct", ct())
     assert predict(models[3], series, "--at", "12,14,5", "--at", "5,6,7")[0] == 0
-    for path in (tmp_path / "out", tmp_path / "out/ct", tmp_path / "out/ct/lesions/1"):
-        code, _, err = run("report", path, "--out", tmp_path / "page.html")
-        assert code == 0, err
-        page = (tmp_path / "page.html").read_text()
-        assert "missing or has changed" not in page
-        assert ("2 inputs" in page) == (path.name != "1")
+    lesions = [tmp_path / "out/ct/lesions" / name for name in ("1", "2")]
+    assert find_results(tmp_path / "out") == find_results(tmp_path / "out/ct") == lesions
+    code, _, err = run("report", lesions[0], "--out", tmp_path / "page.html")
+    assert code == 0, err
+    page = (tmp_path / "page.html").read_text()
+    assert "missing or has changed" not in page
+    assert "independent" not in page, "a model of volumes draws them as one"
 
 
 def test_whole_scans_and_lesions_do_not_replace_each_other(predict, models, tmp_path):

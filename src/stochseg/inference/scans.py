@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from stochseg.analysis import measurements
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import replaced_folder
@@ -33,6 +35,7 @@ from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.inference.writers.lesion_maps import write_lesion_maps
 from stochseg.locks import locked
 from stochseg.models import StochasticSegmenter
+from stochseg.types import DatasetInfo, Samples, Spacing
 
 
 def predict_lesions(
@@ -189,8 +192,12 @@ class _Scan:
                 prediction = Prediction(each.result, each.job.stack, model.info, model.name, options.overview)
                 about = _describe_lesion(each, number, scan.stack)
                 facts = {**describe(each.job, self.plan, each.result), "lesion": about}
+                if model.info.spatial_dims == 3:
+                    facts["coupling"] = "joint"
                 names, sizes = write_files(scratch / inside, prediction, facts)
-                entries.append({**about, "folder": inside, **sizes, "notices": list(each.job.notices)})
+                measures = _measure(each, model.info)
+                notes = list(each.job.notices)
+                entries.append({**about, "folder": inside, **sizes, "measures": measures, "notices": notes})
                 files += [f"{inside}/{name}" for name in names]
             files += write_lesion_maps(scratch, scan.stack, segmented, model)
             notices = (*scan.notices, *_named_notices(segmented))
@@ -225,3 +232,27 @@ def _describe_lesion(segmented: Segmented, number: int, scan: Stack) -> dict[str
         "part": {"first_voxel": list(first), "last_voxel": list(final), "start": list(segmented.start)},
         "cut_off": list(segmented.cut_off),
     }
+
+
+def _measure(segmented: Segmented, info: DatasetInfo) -> list[dict[str, Any]]:
+    """Measure a lesion in millimeters, as JSON values; without those whose samples differ in weight between slices."""
+    result, lattice = segmented.result, segmented.job.stack.lattice
+    assert lattice is not None
+    if not np.allclose(result.weights, result.weights[:1], atol=1e-6):
+        return []
+    labels, mean = (torch.from_numpy(x).movedim(0, 1)[None] for x in (result.labels, result.mean))  # "1 n d h w"
+    weights = torch.from_numpy(result.weights[:1])
+    spacing: Spacing = lattice.spacing
+    if len(result.labels) == 1:
+        labels, mean, spacing = labels[:, :, 0], mean[:, :, 0], spacing[1:]
+    measured = measurements(Samples(labels.long(), mean, weights, seed=0, info=info), spacing=spacing)
+    return [
+        {
+            "name": each.name,
+            "unit": each.unit,
+            "mean": round(each.mean, 4),
+            "interval_90": [round(end, 4) for end in each.interval()],
+            "samples": each.values.round(4).tolist(),
+        }
+        for each in measured
+    ]
