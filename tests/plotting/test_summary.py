@@ -152,7 +152,7 @@ def test_volumes_are_drawn_in_three_planes():
     words = said(figure)
     for plane in ("axial", "coronal", "sagittal"):
         assert f"{plane}: 6 samples" in words
-    assert "volume (mm³)" in words
+    assert "volume (ml)" in words, "more than 1,000 mm³"
     for reading in stochseg.hypotheses(out):
         assert any(text.startswith(f"{reading.probability:.0%} (") for text in words)
     assert_shows_something(figure, dpi=40)

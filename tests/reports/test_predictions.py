@@ -132,6 +132,15 @@ def test_samples_of_whole_volumes_have_readings_of_whole_volumes(slices, predict
     assert "whole volume" in image.section().parts[0].heading
 
 
+def test_files_of_another_volume_are_refused(predicted, tmp_path):
+    shutil.copytree(predicted / "volume", tmp_path / "volume")
+    file = tmp_path / "volume/samples.nii.gz"
+    stored = nibabel.load(file)
+    nibabel.Nifti1Image(np.asarray(stored.dataobj)[:, :, :3], stored.affine).to_filename(file)
+    with pytest.raises(UserError, match=r"describes \(7, 2, 4, 10, 12\).*have \(7, 2, 3, 10, 12\)"):
+        read_image(tmp_path / "volume", read_result(tmp_path / "volume"))
+
+
 def test_pages_are_deterministic(predicted, tmp_path):
     for name in ("one", "two"):
         report_predictions(predicted / "a", tmp_path / f"{name}.html", questions=[ASK])

@@ -90,9 +90,7 @@ class Measurement:
         >>> Measurement("volume", np.array([900.0, 1500.0]), np.full(2, 0.5), "mm³").readable()
         volume: 1.2 ml, std 0.3, 90% 0.9 to 1.5 ml (2 samples)
         """
-        if self.unit != "mm³" or self.values.max() < MM3_PER_ML:
-            return self
-        return replace(self, values=self.values / MM3_PER_ML, unit="ml")
+        return in_readable_unit([self])[0]
 
     def __repr__(self) -> str:
         low, high = self.interval()
@@ -102,6 +100,13 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         return _table_html([self])
+
+
+def in_readable_unit(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Convert measurements of one unit to ml if they are in mm³ and any value is at least 1 ml."""
+    if any(each.unit != "mm³" for each in measured) or all(each.values.max() < MM3_PER_ML for each in measured):
+        return list(measured)
+    return [replace(each, values=each.values / MM3_PER_ML, unit="ml") for each in measured]
 
 
 class Measurements(list[Measurement]):

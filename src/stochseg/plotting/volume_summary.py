@@ -12,6 +12,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from stochseg.analysis.image_samples import ImageSamples
+from stochseg.analysis.measurement import in_readable_unit
 from stochseg.analysis.measures import measure
 from stochseg.analysis.readings import Hypotheses, hypotheses
 from stochseg.plotting.grids import bare_axes
@@ -63,8 +64,8 @@ def plot_volume(
     nats = view.crop(samples.entropy[0].cpu().numpy())
     show_values(entropy, view.cut(nats, 0), float(np.log(info.num_classes)), "magma", f"{view.names[0]}: entropy")
     entropy.set_aspect(view.aspect(0))
-    volumes = {c: measure(image, "volume", label=c, spacing=spacing) for c in labels}
-    show_sizes(sizes, volumes, info, "volume")
+    volumes = in_readable_unit([measure(image, "volume", label=c, spacing=spacing) for c in labels])
+    show_sizes(sizes, dict(zip(labels, volumes, strict=True)), info, "volume")
     _show_readings(bottom, picture, readings, view, len(maps), columns, tall)
     return figure
 

@@ -226,7 +226,7 @@ def read_image(
         labels, mean = (np.moveaxis(_read_volume(folder, image, name)[0], -1, 0) for name in ("samples", "mean"))
         spacing = image.spacing_mm[1:]
     picture, notes = _read_picture(folder, result, original)
-    _check_sizes(folder, result, labels, mean)
+    _check_sizes(folder, result, labels, mean, picture.shape[:2])
     samples = Samples(
         torch.from_numpy(labels.astype(np.int64))[None],
         torch.from_numpy(mean.astype(np.float32))[None],
@@ -249,7 +249,7 @@ def read_image(
 def _read_volume_report(folder: Path, result: Result, questions: Sequence[Question]) -> VolumeReport:
     image, original = result.image, _read_original(result)
     labels, mean = (np.moveaxis(_read_volume(folder, image, name), -1, 0) for name in ("samples", "mean"))
-    _check_sizes(folder, result, labels[:, 0], mean[:, 0])
+    _check_sizes(folder, result, labels, mean, None if original is None else original.shape[:3])
     maps = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.uint8 if len(mean) <= 256 else np.int64))
     view = marked_view([maps], image.spacing_mm, image.planes)
     _, second, third = view.names
@@ -275,13 +275,16 @@ def _read_volume_report(folder: Path, result: Result, questions: Sequence[Questi
     )
 
 
-def _check_sizes(folder: Path, result: Result, labels: npt.NDArray[Any], mean: npt.NDArray[Any]) -> None:
-    """Raise a UserError if samples "n h w" and mean "l h w" are not those that result.json describes."""
-    expected = (result.num_samples, len(result.classes), result.image.height, result.image.width)
-    got = (len(labels), len(mean), *labels.shape[1:])
-    if got != expected or mean.shape[1:] != labels.shape[1:]:
+def _check_sizes(
+    folder: Path, result: Result, labels: npt.NDArray[Any], mean: npt.NDArray[Any], picture: tuple[int, ...] | None
+) -> None:
+    """Raise a UserError unless samples "n *space", mean "l *space" and the size of the picture are those expected."""
+    image = result.image
+    size = (image.slices, image.height, image.width)[-(labels.ndim - 1) :]
+    expected, got = (result.num_samples, len(result.classes), *size), (len(labels), len(mean), *labels.shape[1:])
+    if got != expected or mean.shape[1:] != size or picture not in (None, size):
         raise UserError(
-            f"{folder}: {RESULT} describes {expected} samples, classes, rows and columns, but its files have {got}; "
+            f"{folder}: {RESULT} describes {expected} samples, classes and pixels per axis, but its files have {got}; "
             f"{REMEDY}"
         )
 

@@ -73,9 +73,9 @@ class Processes:
             dist.barrier()
 
 
-def is_restart() -> bool:
-    """Whether `torchrun --max-restarts` has started this process in place of one that died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often `torchrun --max-restarts` has started the processes again, because one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def join(device: str = "auto") -> Processes:
@@ -91,7 +91,10 @@ def join(device: str = "auto") -> Processes:
         torch.cuda.set_device(device)
     chosen = pick_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        store, rank, _ = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        # torchrun keeps its store over restarts, with the addresses of the processes that died.
+        own = dist.PrefixStore(f"restart-{restarts()}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=own, rank=rank, world_size=world)
     return Processes(dist.get_rank(), world, chosen)
 
 

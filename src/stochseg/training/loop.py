@@ -31,7 +31,7 @@ from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
 from stochseg.training.display import display
-from stochseg.training.distributed import Processes, is_restart, join, leave
+from stochseg.training.distributed import Processes, join, leave, restarts
 from stochseg.training.interrupts import delayed_interrupts
 from stochseg.training.log import LOG_FILE, Log, last_step
 from stochseg.training.muon import Muon
@@ -118,9 +118,9 @@ def train(
     with ExitStack() as held:
         held.callback(leave)
         held.enter_context(disk_errors(out))
-        patience = PATIENCE if is_restart() else 0  # the lock may be that of a machine that died
+        patience = PATIENCE if restarts() else 0  # the lock may be that of a machine that died
         lock = processes.in_main(lambda: held.enter_context(locked(out, patience=patience)))
-        resume = resume or is_restart()
+        resume = resume or restarts() > 0
         config = with_augmentation(config, out, resume)
         processes.in_main(lambda: check_run(config, out, resume))
         resumed = processes.decide(lambda: resume and (out / LAST).exists())

@@ -116,6 +116,8 @@ def _digest(group: str) -> str:
 def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write the text of dataset.yaml."""
     dims = settings["spatial_dims"] if "spatial_dims" in settings else find_dims(files)
+    if dims not in (2, 3):
+        raise UserError(f"spatial_dims: expected 2 (images) or 3 (volumes), got {dims!r}")
     images_found, images = _inspect_images(files, dims)
     labels_found, labels = _inspect_labels(files, settings, dims)
     group = find_group(files.images)

@@ -90,7 +90,11 @@ def read_volume(tree: Tree, names: Sequence[str]) -> Volume:
 
 
 def _series_volume(tree: Tree, names: Sequence[str]) -> Volume:
-    series = read_series([tree.path / name for name in names])
+    try:
+        series = read_series([tree.path / name for name in names])
+    except UserError as error:  # may name a slice without its folder
+        folder = tree.where(names[0].rpartition("/")[0])
+        raise UserError(f"{error}" if folder in str(error) else f"{folder}: {error}") from None
     if series.affine is None:
         raise UserError(f"{tree.where(names[0])} has no position in space, expected the slices of a volume")
     return Volume(np.moveaxis(series.values, (0, 1, 2), (2, 1, 0)), series.affine)
