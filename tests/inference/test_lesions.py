@@ -208,6 +208,23 @@ def test_a_lesion_at_the_border_of_the_crop_is_cut_with_a_warning(tmp_path):
     assert "WARNING" in lesion["notices"][0]
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_model_that_labels_the_center_of_its_crop(tmp_path, dims):
+    file = write_nifti(tmp_path / "ct.nii", ct())
+    box = Lesion("a", ((4, 10, 4), (14, 18, 6)))
+    folder = segment(random_model(dims, focus=8), file, [box], tmp_path / "out")
+    marked = np.argwhere(in_scan(folder, "foreground") > 0)
+    assert (marked.min(0) == [4, 10, 5]).all()  # 8×8 around row 14 and column 9
+    assert (marked.max(0) == [6, 17, 12]).all()
+    assert read_result(folder / "lesions/a")["window"] == [[4, 12], [4, 12]]
+    lesion = read_result(folder)["lesions"][0]
+    assert lesion["part"]["start"] == [4, 6, 1]
+    assert {*lesion["cut_off"]} <= {"top", "bottom", "left", "right"}
+    cut_off, too_large = lesion["notices"]
+    assert "WARNING" in cut_off
+    assert all("8×8 pixels that the model labels" in notice for notice in (cut_off, too_large))
+
+
 # --- several lesions, several scans ---------------------------------------------------------------------
 
 

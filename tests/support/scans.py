@@ -65,9 +65,9 @@ def facts(dims: int, **preparation) -> DatasetInfo:
     )
 
 
-def random_model(dims: int, **preparation) -> StochasticSegmenter:
+def random_model(dims: int, focus: int | None = None, **preparation) -> StochasticSegmenter:
     """A `ccdm-fast` with random weights: its samples depend on every voxel that it sees."""
-    return lively("ccdm-fast", 2, 1, facts(dims, **preparation), num_timesteps=20, evaluations=2)
+    return lively("ccdm-fast", 2, 1, facts(dims, **preparation), num_timesteps=20, evaluations=2, focus=focus)
 
 
 def bright(dims: int, **preparation) -> "Bright":

@@ -146,17 +146,19 @@ def _draw(
     if not plan.options.allow_unusual_input:
         check_intensities(seen, model.info)
     problem = describe_unusual(seen, model.info)
-    job = Job(source, Stack(scaled), images, [], (problem,) if problem else ())
+    notices = (problem,) if problem else ()
+    job = Job(source, Stack(scaled), images, [], notices)
     if is_volume:
         return job, _draw_volume(images, plan, advance)
     sample_batch([job], plan, advance)
+    job.notices = notices  # what is cut off is noticed in terms of the scan
     assert job.result is not None
     return job, job.result
 
 
 def _draw_volume(images: Tensor, plan: Plan, advance: Advance) -> StackResult:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CutLabelsWarning)  # a notice of the result says it
+        warnings.simplefilter("ignore", CutLabelsWarning)  # noticed in terms of the scan
         samples = plan.model.sample(
             images, progress=lambda done, total: advance(done / total), allow_unusual_input=True, **plan.sampling
         )
@@ -198,17 +200,17 @@ def _notices(place: Place, grid: Grid, result: StackResult, ends: list[str], siz
     if across:
         yield (
             f"WARNING: the lesion is cut off: it reaches the {' and the '.join(across)} of the {grid[0].length} slices "
-            f"that were segmented, so its volume is too small; pass its extent with --box"
-        )
-    along = [end for end in ends if end not in ENDS[0]]
-    if along and result.window is None:  # the sampling notices those of a window
-        yield (
-            f"WARNING: the lesion is cut off: it reaches the border ({', '.join(along)}) of the "
-            f"{grid[1].length}×{grid[2].length} pixels that the model sees; put the point into its center"
+            "that were segmented, so its volume is too small; pass its extent with --box"
         )
     labeled = result.window or ((0, grid[1].length), (0, grid[2].length))
+    sides = "×".join(str(stop - start) for start, stop in labeled)
+    along = [end for end in ends if end not in ENDS[0]]
+    if along:
+        yield (
+            f"WARNING: the lesion is cut off: it reaches the border ({', '.join(along)}) of the {sides} pixels that "
+            "the model labels; put the point into its center"
+        )
     if place.size is not None:
         needed = [length / axis.step for length, axis in zip(place.size[1:], grid[1:], strict=True)]
         if any(length > stop - start for length, (start, stop) in zip(needed, labeled, strict=True)):
-            sides = "×".join(str(stop - start) for start, stop in labeled)
             yield f"the box is larger than the {sides} pixels that the model labels; everything outside is background"
