@@ -66,7 +66,8 @@ def predict(
     allow_unusual_input: Annotated[
         bool,
         typer.Option(
-            "--allow-unusual-input", help="Segment inputs whose intensities are unlike those of the training images."
+            "--allow-unusual-input",
+            help="Segment inputs whose intensities or size are unlike those of the training images.",
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
