@@ -120,9 +120,11 @@ class Plan:
         """Facts about the data on which samples depend, as models without `fit` had them before there was one.
 
         Intensities and the smallest size only decide which images are refused, and the orientation how training images
-        are turned.
+        are turned; results of lesions state the preparation themselves.
         """
-        unused = {"intensities", "min_size", "orientation", *(["fit"] if self.model.info.fit is None else [])}
+        unused = {"intensities", "min_size", "orientation", "preparation"}
+        if self.model.info.fit is None:
+            unused.add("fit")
         return self.model.info.model_dump(mode="json", exclude=unused)
 
 

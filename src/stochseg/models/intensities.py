@@ -92,7 +92,15 @@ def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = Fal
     fractional = float(torch.maximum(-low, high).max()) <= 1.01 and _is_fractional(info.normalization.inverse(flat))
     problem = _find_problem(low, high, fractional, info.intensities or _assumed(info.normalization, normalized))
     tensor = ". A tensor is taken as normalized: pass raw intensities as a numpy array"
-    return f"its intensities {problem}{tensor * normalized}" if problem else ""
+    return f"its intensities {problem}{tensor * normalized}{_scan_hint(info)}" if problem else ""
+
+
+def _scan_hint(info: DatasetInfo) -> str:
+    """How to segment a scan as it is, with a model that declares how to prepare it."""
+    if info.preparation is None or info.preparation.scale == "none":
+        return ""
+    units = f" in {info.preparation.units}" if info.preparation.units else ""
+    return f". For a scan{units}, pass a point in the object: `stochseg predict … --at x,y,z` crops and scales it"
 
 
 def _is_tiny(size: Sequence[int], smallest: Sequence[int]) -> bool:

@@ -22,7 +22,7 @@ from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.result_folder import FORMAT, RESULT
+from stochseg.inference.result_folder import FORMAT, LESIONS, RESULT
 from stochseg.inference.sources import read_stack
 from stochseg.limits import check_memory
 from stochseg.models.io import read_json
@@ -108,6 +108,18 @@ class Geometry(Part):
         return SIDES[side][int(way[side] > 0)].capitalize()
 
 
+class LesionPart(Part):
+    """The part of a scan around a lesion. start: its first voxel as slice, row and column."""
+
+    start: tuple[int, int, int]
+
+
+class LesionFacts(Part):
+    """The lesion that a result is about."""
+
+    part: LesionPart
+
+
 class ModelFacts(Part):
     """The model that predicted."""
 
@@ -135,6 +147,7 @@ class Result(Part):
     weights: tuple[tuple[float, ...], ...] | None = None
     window: tuple[tuple[int, int], ...] | None = None
     coupling: Coupling = "independent"
+    lesion: LesionFacts | None = None
 
     @property
     def info(self) -> DatasetInfo:
@@ -173,10 +186,15 @@ class Result(Part):
 
 
 def find_results(path: Path) -> list[Path]:
-    """Find the folders with a result: this one, or those directly below it."""
+    """Find the folders with a result: this one, or those directly below it; of a scan, those of its lesions."""
     if (path / RESULT).is_file():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+        return _lesions_of(path) or [path]
+    below = sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+    return [folder for scan in below for folder in _lesions_of(scan) or [scan]]
+
+
+def _lesions_of(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob(f"{LESIONS}/*/{RESULT}"))
 
 
 def read_result(folder: Path) -> Result:
@@ -319,9 +337,18 @@ def _read_original(result: Result) -> npt.NDArray[Any] | None:
     try:
         if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
             return None
-        return read_stack(files, result.image.slicing).values
+        return _part(read_stack(files, result.image.slicing).values, result)
     except (OSError, UserError):
         return None
+
+
+def _part(values: npt.NDArray[Any], result: Result) -> npt.NDArray[Any]:
+    """The part of a scan around a lesion; without one, all of it."""
+    if result.lesion is None:
+        return values
+    s, h, w = result.lesion.part.start
+    image = result.image
+    return values[s : s + image.slices, h : h + image.height, w : w + image.width]
 
 
 def _read_picture(
