@@ -16,6 +16,8 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 
+BLOCK = 2**24
+"""Numbers that a draw computes at once: its temporary values take several times the memory of the result."""
 ORDERS = 4096
 """Number of random orders of the n samples; every place of an image uses one of them."""
 
@@ -76,7 +78,7 @@ class SeededNoise:
             raise UserError(f"noise: expected a shape of {len(self.streams)} rows, one per key, got {shape[0]}")
         rows = np.empty(tuple(shape), dtype=np.float32)
         for row, stream in zip(rows, self.streams, strict=True):
-            row[...] = stream.random(row.shape, dtype=np.float32)
+            stream.random(out=row, dtype=np.float32)
         return torch.from_numpy(rows).to(self.device)
 
 
@@ -115,8 +117,11 @@ class LatinNoise:
             turn = stream.integers(self.n, size=u.shape[1], dtype=np.int32)
             first = image * self.n
             for row in range(max(first, self.rows.start), min(first + self.n, self.rows.stop)):
-                part = (self.orders[image][row - first, order] + turn) % self.n
-                u[row - self.rows.start] = (part + u[row - self.rows.start]) / self.n
+                own = u[row - self.rows.start]
+                for start in range(0, len(own), BLOCK):
+                    block = slice(start, start + BLOCK)
+                    part = (self.orders[image][row - first, order[block]] + turn[block]) % self.n
+                    own[block] = (part + own[block]) / self.n
         below_one = np.nextafter(np.float32(1), np.float32(0))
         return torch.from_numpy(np.minimum(u, below_one, out=u).reshape(tuple(shape))).to(self.device)
 
@@ -177,6 +182,15 @@ def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
         >>> draw_categorical(log_p, torch.tensor([[0.1, 0.3, 0.9]]))
         tensor([[0, 1, 1]])
     """
+    if u.numel() <= BLOCK:
+        return _draw_block(log_p, u)
+    drawn, count = torch.empty(u.shape, dtype=torch.int64, device=u.device), -(-u.numel() // BLOCK)
+    for out, *block in zip(drawn.chunk(count, 1), log_p.chunk(count, 2), u.chunk(count, 1), strict=True):
+        out.copy_(_draw_block(*block))
+    return drawn
+
+
+def _draw_block(log_p: Tensor, u: Tensor) -> Tensor:
     p = log_p.exp()
     labels = range(p.shape[1])
     exact = torch.float32 if u.device.type == "mps" else torch.float64  # Apple's GPUs have no float64

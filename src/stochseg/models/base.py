@@ -27,6 +27,7 @@ from stochseg.models.sampling import (
     embed,
     undo_fit,
 )
+from stochseg.networks import Sizes
 from stochseg.types import DatasetInfo, Losses, Samples
 
 MAX_NUMBER = 10**6
@@ -159,9 +160,10 @@ class StochasticSegmenter(nn.Module):
         """The part of the image in which labels vary, one slice per axis. Every pixel outside has class 0."""
         return tuple(slice(0, length) for length in size)
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+    def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         """This model over the same weights, with networks that see images larger than `tile` in windows which overlap
-        by `overlap` pixels. Raises a UserError if samples cannot be assembled from windows."""
+        by `overlap` pixels. Windows of volumes have 32 slices and share 8, unless both are (slices, rows, columns).
+        Raises a UserError if samples cannot be assembled from windows."""
         raise UserError(
             f"model {self.name!r} cannot be tiled: the randomness of a sample belongs to the whole image, so windows "
             "would not fit together"
