@@ -50,7 +50,7 @@ class Shelf:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed and removed with the shelf
         offset = self._file.seek(0, 2)
-        self._file.write(memoryview(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+        x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tofile(self._file)
         return _Stored(offset, tuple(x.shape), x.dtype, x.device)
 
     def _read(self, stored: _Stored) -> Tensor:

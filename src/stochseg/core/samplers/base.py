@@ -16,8 +16,8 @@ from stochseg.core.process import CategoricalProcess
 from stochseg.errors import UserError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
-"""(x_t "b *space" of the type of x_T, t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of x_t, so that a
-sampler reads no device; the model moves it to its own."""
+"""(x_t "b *space" of the type of x_T, t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of
+x_t, so that a sampler reads no device; the model moves it to its own."""
 
 Callback = Callable[[int, int, Tensor, Tensor], None] | None
 """(index, t, x_t "b *space", log_p0 "b l *space"), called at every entry of the grid; None for no calls."""
