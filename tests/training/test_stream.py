@@ -2,13 +2,15 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from stochseg.data import Phantoms
+from stochseg.data import Patches, Phantoms
 from stochseg.errors import UserError
 from stochseg.training.stream import TrainingStream
+from stochseg.types import DatasetInfo, Example
 
 COUNT = 7
 
@@ -81,3 +83,65 @@ def test_invalid_streams():
         stream(world=2)
     with pytest.raises(UserError, match=r"'spin'; known: flip, flip-jitter, flip-rotate, flip-rotate-slices, none"):
         stream(augment="spin")
+
+
+# --- volumes ------------------------------------------------------------------------------------------------------
+
+
+class Volumes:
+    """Volumes of 1 to 9 slices that hold their own numbers."""
+
+    info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3)
+
+    def __init__(self, count=40):
+        self.sizes = np.random.default_rng(0).integers(1, 10, size=count).tolist()
+
+    def __len__(self):
+        return len(self.sizes)
+
+    def __getitem__(self, i):
+        slices = torch.arange(self.sizes[i]).float().view(1, -1, 1, 1)
+        image = (100 * i + slices).expand(1, -1, 4, 4)
+        return Example(image, (image % 2).long(), f"v{i:02d}")
+
+
+def volumes(**options) -> TrainingStream:
+    return TrainingStream(Volumes(), **{"batch_size": 4, "seed": 0, **options})
+
+
+def test_volumes_of_similar_depth_share_a_batch_and_none_is_left_out():
+    whole, sizes = volumes(), Volumes().sizes
+    draws = [whole[step] for step in range(16)]  # one pool: 64 examples
+    ids = [name for draw in draws for name in draw.batch.ids]
+    assert set(ids) == {f"v{i:02d}" for i in range(40)}
+    assert {ids.count(name) for name in set(ids)} == {1, 2}
+    keys = [key for draw in draws for key in draw.keys]
+    assert len(set(keys)) == 64
+    for draw in draws:
+        depths = [sizes[int(name[1:])] for name in draw.batch.ids]
+        assert draw.batch.image.shape[2] == min(depths)
+        assert max(depths) - min(depths) <= 2
+    depths = [draw.batch.image.shape[2] for draw in draws]
+    assert depths != sorted(depths)
+
+
+def test_volumes_are_cut_to_consecutive_slices_with_their_labels():
+    whole = TrainingStream(Patches(Volumes(), (3, 4, 4), foreground=0), batch_size=4, seed=0)
+    starts = set()
+    for step in range(32):
+        batch = whole[step].batch
+        assert batch.image.shape[2] <= 3
+        assert torch.equal(batch.raters, (batch.image % 2).long())
+        first = batch.image[:, 0, :1]
+        assert torch.equal(batch.image[:, 0], first + torch.arange(batch.image.shape[2]).view(1, -1, 1, 1))
+        starts |= set((first % 100).flatten().tolist())
+    assert starts >= set(range(6))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_divide_a_batch_of_volumes(world):
+    whole, parts = volumes(), [volumes(rank=r, world=world) for r in range(world)]
+    for step in (0, 17):
+        full = whole[step]
+        images = {key: x for part in parts for key, x in zip(part[step].keys, part[step].batch.image, strict=True)}
+        assert all(torch.equal(images[key], x) for key, x in zip(full.keys, full.batch.image, strict=True))

@@ -115,7 +115,8 @@ _LIDC_3D: dict[str, Any] = {
         "name": "store",
         "options": {"path": "data/lidc-nodules.h5", "center": 64},
         "augment": "flip-rotate-slices",
-        "slices": 8,
+        "patch": [8, 64, 64],
+        "patch_foreground": 0,
     },
     "model": {
         "name": "ccdm-fast",

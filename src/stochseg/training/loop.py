@@ -47,7 +47,7 @@ from stochseg.training.run_folder import (
     saved_options,
     set_aside,
 )
-from stochseg.training.splits import open_split, training_view, with_augmentation
+from stochseg.training.splits import open_split, training_patches, training_view, with_augmentation
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
 from stochseg.training.validation import score_images
 
@@ -156,7 +156,7 @@ class _Run:
     ):
         self.config, self.out, self.processes, self.console, self.lock = config, out, processes, console, lock
         stored = open_split(config, "train")
-        train_data = training_view(stored, config)
+        train_data = training_patches(training_view(stored, config), config)
         self.val_data = training_view(open_split(config, "val"), config)
         self.val_images = self._validation_images()
         self.stream = TrainingStream(
@@ -164,7 +164,6 @@ class _Run:
             batch_size=config.batch_size,
             seed=config.seed,
             augment=config.data.augment,
-            slices=config.data.slices,
             rank=processes.rank,
             world=processes.world,
         )
