@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from stochseg.errors import UserError
-from stochseg.inference import PredictOptions, predict
+from stochseg.inference import PredictOptions, predict, to_nifti, to_numpy
 from stochseg.types import DatasetInfo
 from tests.support.oblique import expected_affine, write_series
 from tests.support.predictions import CLASSES, QUICK, RNG, failure, gray, read_result, small_model
@@ -150,3 +150,28 @@ def test_results_of_independent_slices_from_before_are_not_complete(model, tmp_p
     assert picture.status == "kept"
     old = predict(model, inputs, tmp_path / "out", PredictOptions(n=3, slices="independent"))
     assert [o.status for o in old] == ["kept", "kept"]
+
+
+# --- samples in Python -----------------------------------------------------------------------------------
+
+
+def test_samples_of_a_volume_are_converted_like_those_of_its_slices(volume_model):
+    drawn = volume_model.sample(RNG.integers(-1000, 1000, (5, 8, 6)).astype(np.float32), 3)
+    assert to_numpy(drawn)["labels"].shape == (1, 3, 5, 8, 6)
+    assert (to_numpy(drawn)["fused"] == drawn.fused().numpy()).all()
+    labels, fused = (np.asarray(to_nifti(drawn, part).dataobj) for part in ("labels", "fused"))
+    assert (labels.transpose(3, 2, 1, 0) == drawn.labels[0].numpy()).all()
+    assert (drawn.fused()[0].numpy() == fused.T).all()
+    two = volume_model.sample(np.zeros((2, 5, 8, 6), np.float32), 3, allow_unusual_input=True)
+    with pytest.raises(UserError, match="samples of one volume, got 2"):
+        to_nifti(two)
+
+
+def test_images_of_one_key_share_their_noise(model):
+    slices = np.stack([gray(), gray(), gray()])
+    slices[2] = slices[0]
+    drawn = model.sample(slices, 4, keys=[7, 7, 8]).labels
+    assert torch.equal(drawn[0], model.sample(slices[0], 4, keys=[7]).labels[0])
+    assert not torch.equal(drawn[0], drawn[2])
+    with pytest.raises(UserError, match="keys: expected 3 numbers"):
+        model.sample(slices, 4, keys=[7])

@@ -15,7 +15,7 @@ from torch import Tensor
 from stochseg._version import __version__
 from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.compatibility import check_compatible, match_normalization
+from stochseg.evaluation.compatibility import check_compatible, check_volume_memory, match_normalization
 from stochseg.evaluation.data_scores import FUSED_COUNTS, DataScores, class_names
 from stochseg.evaluation.image_scores import rater_scores, truth_scores
 from stochseg.evaluation.results import Evaluation, ModeTable
@@ -79,6 +79,7 @@ def evaluate(
     names, totals = class_names(data.info), DataScores(data.info, [*parts, options.n] if single else ())
     digest = hashlib.sha256()
     chosen = spread(len(data), len(data) if limit is None else limit)
+    check_volume_memory(data, chosen, options.n)
     rows: list[dict[str, Any]] = []
     kept: list[tuple[Example, Samples]] = []
     modes: list[tuple[Truth, Tensor]] = []
