@@ -25,6 +25,7 @@ from stochseg.inference.result_folder import FORMAT
 from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
+from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter
 from stochseg.models.inputs import image_key
 from stochseg.models.intensities import check_intensities, describe_unusual
@@ -79,8 +80,6 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if plan.is_large(*size) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
     notices += _check_intensities(images, plan) + _check_size(size, model)
-    if len(images) > 1:
-        notices.append(SLICES[plan.options.slices or "shared"])
     if stack.headers:
         require("highdicom", "medical", "writing DICOM SEG")
         try:
@@ -88,6 +87,8 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
         except UserError as error:
             stack = replace(stack, headers=())
             notices.append(f"without fused.dcm: {error}")
+    if len(images) > 1:
+        notices.append(SLICES[plan.options.slices or "shared"])
     return Job(source, stack, images, files, tuple(notices))
 
 
@@ -227,6 +228,8 @@ def _sample_volume(job: Job, plan: Plan, advance: Callable[[float], None]) -> No
             mean[:, index] += share * drawn.mean[0, index].cpu().numpy()
         weights[:, part] = drawn.weights.cpu().numpy()
         done, evaluations, window = part.stop, drawn.evaluations, drawn.window and drawn.window[1:]
+        del drawn  # before the next is drawn
+        release_freed_memory()  # holes between large tensors add up
     job.result = StackResult(labels, mean, weights, evaluations, window)
     job.notices += _check_borders(job.result)
     job.seconds = time.perf_counter() - start_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -309,7 +310,6 @@ class StochasticSegmenter(nn.Module):
             raise UserError("sample_counts: a part of stratified or weighted samples is no sample; noise=independent")
         return self._sample(self.prepare(image, allow_unusual_input=allow_unusual_input), options, counts, None)
 
-    @torch.no_grad()
     def sample_parts(
         self, image: Tensor, options: SamplingOptions, progress: Progress | None = None
     ) -> Iterator[Samples]:
@@ -330,11 +330,11 @@ class StochasticSegmenter(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            drawing = self.drawing(cut_window(image.to(self.device), window), [key], options)
+            with torch.no_grad():
+                drawing = self.drawing(cut_window(image.to(self.device), window), [key], options)
             parts = list(chunks(options.n, size, self.config.chunk))
-            for part in draw_parts(drawing, key, parts, options, self.info, device=self.device, progress=progress):
-                check_finite(part)
-                yield embed(part, window, size)
+            drawn = draw_parts(drawing, key, parts, options, self.info, device=self.device, progress=progress)
+            yield from map(partial(embed, window=window, size=size), map(check_finite, drawn))
         finally:
             self.train(was_training)
 

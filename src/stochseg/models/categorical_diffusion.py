@@ -133,7 +133,7 @@ class CategoricalDiffusion(Diffusion):
             x_T = self._compact(self.process.prior((len(rows.image), *size), noise))
             denoise = self._denoise(condition, rows.image, noise, first)
             out = sampler(denoise, x_T, grid, self.process, noise, lambda i, *_: report(i))
-            return Drawn(out.log_p0.exp(), out.labels, out.evaluations)
+            return Drawn(out.log_p0.exp_(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
 

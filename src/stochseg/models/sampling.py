@@ -173,16 +173,23 @@ def draw_parts(
 ) -> Iterator[Samples]:
     """Draw the samples of one image part by part (see `chunks`); those of `draw_samples`, never all at once.
 
-    Yields:
-        The samples of a part and their mean. Their weights are those among all samples, and sum to 1 over all parts.
+    Returns:
+        The samples of each part and their mean. Their weights are those among all samples, and sum to 1 over all parts.
     """
-    for part, _, drawn in _draw_chunks(drawing, [key], options, parts, device, progress):
+
+    def as_samples(chunk: tuple[slice, Rows, Drawn]) -> Samples:
+        part, _, drawn = chunk
         labels, mean = drawn.label_maps, drawing.mean
         weights = torch.full((1, len(labels)), 1 / options.n, device=device)
         weights = weights if drawing.weights is None else drawing.weights[:, part]
-        if mean is None:
+        if mean is None and len(labels) == 1:
+            mean = drawn.probabilities
+        elif mean is None:
             mean = drawn.probabilities.mul_(_per_row(weights[0] / weights.sum(), drawn.probabilities)).sum(0)[None]
-        yield Samples(labels[None], mean, weights, options.seed, drawn.evaluations, info)
+        return Samples(labels[None], mean, weights, options.seed, drawn.evaluations, info)
+
+    # By `map`, because the variable of a loop would keep a part while the next one is drawn.
+    return map(as_samples, _draw_chunks(drawing, [key], options, parts, device, progress))
 
 
 def _draw_chunks(
@@ -196,16 +203,21 @@ def _draw_chunks(
     """Draw these parts of the rows, each with its noise, and report the evaluations."""
     n, total = options.n, len(parts) * drawing.evaluations
     make_noise = NOISES[options.noise or "independent"]
-    for done, part in enumerate(parts):
 
-        def report(i: int, before: int = done * drawing.evaluations) -> None:
+    @torch.no_grad()
+    def draw(numbered: tuple[int, slice]) -> tuple[slice, Rows, Drawn]:
+        done, part = numbered
+
+        def report(i: int) -> None:
             if progress is not None:
-                progress(before + i + 1, total)
+                progress(done * drawing.evaluations + i + 1, total)
 
         number = torch.arange(part.start, part.stop, device=device)
         rows = Rows(number // n, number % n)
         noise = make_noise(keys, n, range(part.start, part.stop), device)
-        yield part, rows, drawing.draw(rows, noise, report)
+        return part, rows, drawing.draw(rows, noise, report)
+
+    return map(draw, enumerate(parts))
 
 
 def _per_row(values: Tensor, like: Tensor) -> Tensor:
@@ -215,7 +227,8 @@ def _per_row(values: Tensor, like: Tensor) -> Tensor:
 
 def broken_rows(*outputs: Tensor) -> Tensor:
     """Rows "m" bool of network outputs "m …" in which a value is NaN or infinite, on their device."""
-    return ~torch.stack([torch.isfinite(x).flatten(1).all(1) for x in outputs]).all(0)
+    ends = [end(x, dim=tuple(range(1, x.ndim))) for x in outputs for end in (torch.amin, torch.amax)]  # NaN if any is
+    return ~torch.isfinite(torch.stack(ends)).all(0)
 
 
 def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
@@ -223,15 +236,15 @@ def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
     return x.masked_fill(broken.view(-1, *[1] * (x.ndim - 1)), torch.nan)
 
 
-def check_finite(samples: Samples) -> None:
-    """Raise a UserError if a probability is NaN or infinite: its arg-max would be a label all the same.
+def check_finite(samples: Samples) -> Samples:
+    """Return the samples, or raise a UserError if a probability is NaN or infinite: its arg-max would be a label.
 
     The mean shows it, because it adds the probabilities of all samples: one read of the device for all of them.
     """
-    finite = torch.isfinite(samples.mean).flatten(1).all(1)
-    if bool(finite.all()):
-        return
-    bad = ", ".join(str(i) for i, fine in enumerate(finite.tolist()) if not fine)
+    broken = broken_rows(samples.mean)
+    if not bool(broken.any()):
+        return samples
+    bad = ", ".join(str(i) for i, wrong in enumerate(broken.tolist()) if wrong)
     raise UserError(
         f"image {bad}: the output of the network is NaN or infinite, so there is no segmentation. Likely causes: "
         "intensities far from those of the training images (check their units, replace no-data values), damaged or "

@@ -29,7 +29,7 @@ MIN_OVERLAP = 8
 MIN_SLICE_OVERLAP = 2
 TILE_SLICES, SLICE_OVERLAP = 32, 8
 """Slices per window of a volume, and those that neighbors share, unless a caller states them."""
-KEPT_BYTES = 2**30
+KEPT_BYTES = 2**29
 """Encoded windows beyond this are kept in a temporary file."""
 
 Sizes: TypeAlias = int | Sequence[int]

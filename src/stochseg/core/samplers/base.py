@@ -90,6 +90,7 @@ def walk(
             callback(i, t, x_t, log_p0)
         if s > 0:
             x_t = jump(x_t, log_p0, t, s).to(x_T.dtype)
+            del log_p0  # a volume's takes gigabytes, which the next call needs
     return SamplerOutput(log_p0.argmax(1), log_p0, len(grid))
 
 
