@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 
-BLOCK = 2**24
+BLOCK = 2**22
 """Numbers that a draw computes at once: its temporary values take several times the memory of the result."""
 ORDERS = 4096
 """Number of random orders of the n samples; every place of an image uses one of them."""
