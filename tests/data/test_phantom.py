@@ -326,6 +326,6 @@ def test_core_and_halo_of_a_volume_are_solid_balls_that_can_be_seen():
 
 def test_one_slice_is_a_volume():
     data = PhantomVolumes("val", size=16, slices=1, count=2)
-    assert data[0].image.shape == (1, 1, 16, 16)
+    assert data[0].image.shape == (1, *data.space(0)) == (1, 1, 16, 16)
     with pytest.raises(UserError, match="slices.* 0"):
         PhantomVolumes("val", slices=0)

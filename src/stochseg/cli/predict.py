@@ -83,27 +83,40 @@ def predict(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: opt.Device = "auto",
+    workers: opt.Workers = None,
+    scheduler: opt.Scheduler = None,
+    part: opt.PartOfInputs = None,
 ) -> None:
     """Segment files, folders and volumes.
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.devices import pick_device
-    from stochseg.inference import PredictOptions
+    from stochseg.inference import Part, PredictOptions
     from stochseg.inference import predict as run
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     across = int(axis) if axis is not None and axis.isdecimal() else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
     options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
-    network = load(model, device=pick_device(device))
-    with progress_bar("predicting") as progress:
+    own = Part.parse(part or "1/1")
+    network = load(model, device=opt.own_device(device, workers, scheduler))
+    with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:
             outcomes = run(
-                network, inputs, out, options, overwrite=overwrite, origin=str(model), report=_report, progress=progress
+                network,
+                inputs,
+                out,
+                options,
+                overwrite=overwrite,
+                origin=str(model),
+                report=_report,
+                progress=progress,
+                part=own,
+                pool=pool,
             )
         except KeyboardInterrupt:
             change = " without --overwrite" if overwrite else ""

@@ -61,24 +61,27 @@ class Fit:
         return maps[..., top : top + self.inner[0], left : left + self.inner[1]]
 
 
-def resize_image(image: Tensor, size: Size) -> Tensor:
-    """Resize "… c h w" smoothly, without aliasing."""
-    if tuple(image.shape[-2:]) == size:
+def resize_image(image: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Resize "… c h w", or "… c d h w" if size is (d, h, w), smoothly and without aliasing."""
+    if tuple(image.shape[-len(size) :]) == size:
         return image
+    if len(size) == 3:
+        depth, height, width = size
+        slices = resize_image(image, (height, width)).flatten(-2)
+        return resize_image(slices, (depth, height * width)).reshape(*image.shape[:-3], *size)
     flat = image.reshape(-1, *image.shape[-3:])
-    out = F.interpolate(flat, size, mode="bilinear", antialias=True, align_corners=False)
+    out = F.interpolate(flat, list(size), mode="bilinear", antialias=True, align_corners=False)
     return out.reshape(*image.shape[:-2], *size)
 
 
-def nearest(labels: Tensor, size: Size) -> Tensor:
-    """Resize label maps "… h w" to the nearest label."""
-    if tuple(labels.shape[-2:]) == size:
-        return labels
-    rows, columns = (
-        ((torch.arange(new, device=labels.device, dtype=torch.float64) + 0.5) * old / new).long().clamp(max=old - 1)
-        for old, new in zip(labels.shape[-2:], size, strict=True)
-    )
-    return labels[..., rows[:, None], columns]
+def nearest(labels: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Resize the last axes of label maps "… *space" to the nearest label."""
+    for axis, new in enumerate(size, labels.ndim - len(size)):
+        old = labels.shape[axis]
+        if old != new:
+            centers = (torch.arange(new, device=labels.device, dtype=torch.float64) + 0.5) * old / new
+            labels = labels.index_select(axis, centers.long().clamp(max=old - 1))
+    return labels
 
 
 def fit_example(example: Example, size: Size, void: int) -> Example:
@@ -114,6 +117,9 @@ def pad_example(example: Example, size: tuple[int, ...], void: int) -> Example:
         example: An image or volume.
         size: Of all its axes; an axis that is longer stays as it is.
         void: Label of the padding.
+
+    Returns:
+        The padded example.
 
     Example:
         >>> from stochseg.data import Phantoms

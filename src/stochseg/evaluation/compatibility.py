@@ -21,8 +21,14 @@ CHECKED_IMAGES = 4
 
 
 def check_compatible(model: StochasticSegmenter, data: SegmentationData) -> None:
-    """Raise a UserError if the data have other classes or image channels than the model, or only images unlike those
-    of its training."""
+    """Raise a UserError if the data have other axes, classes or image channels than the model, or only images unlike
+    those of its training."""
+    kinds = {2: "images", 3: "volumes"}
+    if data.info.spatial_dims != model.info.spatial_dims:
+        raise UserError(
+            f"the model {model.name!r} takes {kinds[model.info.spatial_dims]}, the data are "
+            f"{kinds[data.info.spatial_dims]}; use data like those of the training"
+        )
     if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
         raise UserError(
             f"the model {model.name!r} has {model.num_classes} classes and {model.image_channels} image channel(s), "

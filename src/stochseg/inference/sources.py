@@ -12,11 +12,12 @@ from typing import Any
 from stochseg.data.folder.config import DESCRIPTION
 from stochseg.data.readers import dicom, nifti
 from stochseg.data.readers.pictures import SUFFIXES as PICTURES
+from stochseg.data.readers.series import NOT_IMAGES, read_header
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.result_folder import RESULT, is_result
-from stochseg.inference.series import NOT_IMAGES, read_header, read_series
+from stochseg.inference.series import read_series
 from stochseg.inference.stacks import Axis, Stack, read_nifti, read_picture
 
 IMAGE_CLASS = "Image Storage"

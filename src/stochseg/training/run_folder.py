@@ -128,11 +128,11 @@ def check_writable(out: Path) -> None:
 
 def load_newest(
     out: Path, model: StochasticSegmenter, average: MovingAverage, optimizer: torch.optim.Optimizer
-) -> tuple[Progress, dict[Path, str]]:
+) -> tuple[Path, Progress, dict[Path, str]]:
     """Load the newest sound checkpoint of a run.
 
     Returns:
-        Its progress, and what is wrong with the newer ones.
+        Its folder, its progress, and what is wrong with the newer ones.
 
     Raises:
         UserError: if none is sound.
@@ -140,7 +140,7 @@ def load_newest(
     damaged: dict[Path, str] = {}
     for folder in list_checkpoints(out):
         try:
-            return load_checkpoint(folder, model, average, optimizer), damaged
+            return folder, load_checkpoint(folder, model, average, optimizer), damaged
         except (UserError, OSError) as error:
             damaged[folder] = str(error)
     raise UserError(

@@ -11,9 +11,11 @@ import numpy as np
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.labels import class_map
+from stochseg.data.folder.volumes import read_volumes
 from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
-from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels
+from stochseg.data.readers.itk import RAW
+from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels, several_images
 from stochseg.data.readers.trees import Tree
 from stochseg.documents import parse_json, parse_keys
 from stochseg.errors import UserError
@@ -25,14 +27,21 @@ _EXTENSION = re.compile(r"(\.nii\.gz|\.[a-z]\w*)$", re.IGNORECASE)
 
 
 class FolderFiles:
-    """Images by ID, and label maps by rater and ID; the values are names in `tree`."""
+    """Images by ID, and label maps by rater and ID; the values are names in `tree`.
+
+    A folder images/ID of files is one image, a DICOM series, if a rater has a label map ID.
+    """
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.images: dict[str, str] = {}
         self.labels: dict[str, dict[str, str]] = {}
+        self.series: dict[str, list[str]] = {}
+        headers = {name[: -len(".mhd")] for name in tree.names if name.lower().endswith(".mhd")}
         for name in tree.names:
             if not name.startswith(self.top) or is_junk(name.split("/")[-1]):
+                continue
+            if name.lower().endswith(RAW) and name.rpartition(".")[0] in headers:
                 continue
             match name.removeprefix(self.top).split("/"):
                 case ["images", *folders, file]:
@@ -41,6 +50,18 @@ class FolderFiles:
                     raise UserError(f"{tree.where(name)}: expected it at labels/RATER/{file}; move it there")
                 case ["labels", rater, *folders, file]:
                     self._add(self.labels.setdefault(rater, {}), "/".join([*folders, file]), name)
+        self._join_series()
+
+    def _join_series(self) -> None:
+        """Make one image of the files of a folder that has a label map."""
+        labeled = {id for maps in self.labels.values() for id in maps} - self.images.keys()
+        for id, name in list(self.images.items()):
+            folder = id.rpartition("/")[0]
+            if folder in labeled:
+                self.series.setdefault(folder, []).append(name)
+                del self.images[id]
+        for id, names in self.series.items():
+            self.images[id] = names[0].rpartition("/")[0]
 
     @cached_property
     def top(self) -> str:
@@ -116,6 +137,10 @@ class FolderFiles:
                     f"add one, or remove the image from images/ and {SPLITS}"
                 )
 
+    def sources(self, id: str) -> list[str]:
+        """Return the file of an image, or those of its DICOM series."""
+        return self.series.get(id, [self.images[id]])
+
     def raters(self, id: str) -> dict[str, str]:
         """Return the label maps of an image by rater."""
         return {rater: files[id] for rater, files in self.labels.items() if id in files}
@@ -131,6 +156,11 @@ class FolderFiles:
     def record(self, id: str, split: str) -> Record:
         """Read an example with the label maps of all its raters."""
         config, raters = self.config, self.raters(id)
+        if config.spatial_dims == 3:
+            image, labels, spacing = read_volumes(self.tree, self.sources(id), raters.values(), config)
+            return Record(id, config.group_of(id), split, image, labels, tuple(raters), spacing)
+        if id in self.series:
+            raise several_images(self.tree.where(self.images[id]), f"{len(self.series[id])} files for one label map")
         # A PNG next to NIfTI has its pixels in the order of the array: to turn one of the two would separate them.
         oriented = not any(name.lower().endswith(SUFFIXES) for name in (self.images[id], *raters.values()))
         picture = self.read_image(self.images[id], oriented=oriented)

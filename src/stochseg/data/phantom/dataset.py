@@ -189,6 +189,10 @@ class PhantomVolumes(Phantoms):
         self.info = self.info.model_copy(update={"name": "phantom-3d", "spatial_dims": 3})
         self._spacing = (DEPTH_MM / slices, *self._spacing)
 
+    def space(self, i: int) -> tuple[int, int, int]:
+        """Return the size of a volume without drawing it."""
+        return self.slices, self.config.size, self.config.size
+
     def _make_case(self, rng: np.random.Generator) -> _Case:
         scene = draw_scene(rng)
         heights = ((np.arange(self.slices) + 0.5) / self.slices - 0.5) * DEPTH_MM + rng.uniform(-3.0, 3.0)
