@@ -44,6 +44,8 @@ RESTART_SECONDS = 600
 """Time in which Dask must start a worker on this machine, in place of one that died."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,  # `Pool.run` counts deaths per case, not per chunk
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
     "distributed.deploy.lost-worker-timeout": f"{RESTART_SECONDS} s",  # new ones start slowly on a busy machine
     "distributed.worker.daemon": False,  # a training may start processes that load data
     # The process keeps the memory that it frees, so a worker above these limits would wait for ever.
@@ -228,7 +230,7 @@ def _local_client(workers: int) -> Iterator[Client]:
             env=dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
             preload="stochseg.workers",
             security=True,  # other users of this machine may not connect
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # reachable from this machine only, and without pages, see LOCAL
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,

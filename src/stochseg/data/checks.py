@@ -99,7 +99,7 @@ def check_data(
             done += 1
             progress(done, total)
         if len(part) == 0:
-            problems.append(f"split {split!r} is empty")
+            problems.append(f"split {split!r} is empty; add images of other patients, or remove the split")
     problems += _find_leaks(images, groups)
     if path.is_dir():
         counts = [f.pixels for f in facts.values() if f.pixels is not None]

@@ -47,7 +47,7 @@ def evaluate(
 
     Args:
         model: the model.
-        data: images with raters, of the classes and channels of the model.
+        data: images with raters, of the classes and channels of the model. A label "void" of the model is left out.
         options: of sampling. A single sample has neither diversity nor unbiased scores.
         limit: maximum number of images, evenly spaced; default: all.
         keep: number of examples to keep with their samples, for pictures.

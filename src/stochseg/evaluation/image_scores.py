@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stochseg.evaluation.compatibility import match_normalization
+from stochseg.evaluation.compatibility import match_normalization, without_void_label
 from stochseg.evaluation.data_scores import ImageSums, class_names, image_sums
 from stochseg.metrics import (
     IoUBlocks,
@@ -85,7 +85,7 @@ class Scoring:
         image = match_normalization(example.image, self.info, model.info)
         start = time.perf_counter()
         found = model.sample_counts(image[None], self.fused, self.options, allow_unusual_input=True)
-        drawn = {n: part.to("cpu") for n, part in found.items()}
+        drawn = {n: without_void_label(part.to("cpu"), self.info) for n, part in found.items()}
         seconds, out = time.perf_counter() - start, drawn[self.options.n]
         batch, names = Batch.collate([example], self.info.ignore), class_names(self.info)
         row = {"id": example.id, **rater_scores(out, batch, self.counts, names, independent=self.independent)}

@@ -18,10 +18,10 @@ from stochseg.models.io import find_model, is_model
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative, quality_against_evaluations, write_figure
 from stochseg.reports import RunFacts, RunPage
-from stochseg.reports.run import Curve, read_evaluations, read_log
+from stochseg.reports.run import Curve, read_evaluations
 from stochseg.training import TrainConfig, open_split, read_config
 from stochseg.training.config import CONFIG_FILE
-from stochseg.training.log import LOG_FILE
+from stochseg.training.log import LOG_FILE, read_log
 from stochseg.workers import Runner
 
 EVALUATIONS = "evaluations"

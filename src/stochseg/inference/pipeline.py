@@ -102,7 +102,7 @@ def predict(
         runner = partial(pool.run, StoredPlan(StoredModel.of(model, origin, pool.device), options, origin))
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
     chunks = part.select(chunks_of(found.sources, plan.options.n))
-    reporter = _Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
+    reporter = Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
     for notice in found.notices:
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
@@ -135,35 +135,35 @@ class _Work:
         for batch in batches(self._read(sources, plan, others), plan):
             yield from others
             others.clear()
-            _, problem = _attempt(partial(sample_batch, batch, plan, advance))
+            _, problem = attempt(partial(sample_batch, batch, plan, advance))
             for job in batch:
                 folder, failure = self.out / job.source.name, problem
                 if problem and len(batch) > 1:  # the fault may be that of another input
-                    _, failure = _attempt(partial(sample_batch, [job], plan, advance))
+                    _, failure = attempt(partial(sample_batch, [job], plan, advance))
                 self.claim.check()
-                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
-                yield _outcome(job.source, failure, folder, job.notices)
+                failure = failure or attempt(partial(_write, job, plan, folder))[1]
+                yield make_outcome(job.source, failure, folder, job.notices)
         yield from others
 
     def _read(self, sources: Sequence[Source], plan: Plan, others: list[Outcome]) -> Iterator[Job]:
         """Read the inputs that still need processing, and add the outcomes of the others."""
         for source in sources:
             folder = self.out / source.name
-            job, problem = _attempt(partial(_read_unless_complete, source, folder, plan, self.overwrite))
+            job, problem = attempt(partial(_read_unless_complete, source, folder, plan, self.overwrite))
             if job is not None:
                 yield job
             elif problem:
-                others.append(_outcome(source, problem, folder))
+                others.append(make_outcome(source, problem, folder))
             else:
                 others.append(Outcome(str(source.files[0]), "kept", folder))
 
     def lost(self, source: Source) -> Outcome:
         """The outcome of an input that ended its workers."""
         problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
-        return _outcome(source, problem, self.out / source.name)
+        return make_outcome(source, problem, self.out / source.name)
 
 
-class _Reporter:
+class Reporter:
     """Collects outcomes and passes them on to the caller's functions."""
 
     def __init__(self, total: int, report: Report | None, progress: Progress | None):
@@ -184,7 +184,7 @@ class _Reporter:
             self.progress(self.inputs + inputs, self.total)
 
 
-def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
+def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
     """Run a function; return its value, or None and what went wrong, for the user."""
     try:
         return act(), ""
@@ -199,7 +199,8 @@ def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
         return None, "does not fit into memory; use fewer --samples or a smaller --tile"
 
 
-def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+def make_outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+    """Build the outcome of an input: failed if there is a problem, else done."""
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
     if problem:  # on one line, and without the name, which is printed before it
         problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
@@ -208,13 +209,18 @@ def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...
 
 
 def _read_unless_complete(source: Source, folder: Path, plan: Plan, overwrite: bool) -> Job | None:
-    for file in source.files:
-        if file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
-    files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
+    files = hash_files(source)
     if not overwrite and is_complete(folder, files, plan):
         return None
     return read_job(source, files, plan)
+
+
+def hash_files(source: Source) -> list[dict[str, str]]:
+    """Return the files of an input with their checksums; raise a `UserError` if one is empty."""
+    for file in source.files:
+        if file.stat().st_size == 0:
+            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
+    return [{"file": str(file), "sha256": sha256(file)} for file in source.files]
 
 
 def _write(job: Job, plan: Plan, folder: Path) -> None:

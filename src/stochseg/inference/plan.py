@@ -156,9 +156,12 @@ class Plan:
     def _info(self) -> dict[str, Any]:
         """Facts about the data on which samples depend, as models without `fit` had them before there was one.
 
-        Intensities only decide which images are refused, and the orientation how training images are turned.
+        Intensities and the smallest size only decide which images are refused, and the orientation how training images
+        are turned; results of lesions state the preparation themselves.
         """
-        unused = {"intensities", "orientation", *(["fit"] if self.model.info.fit is None else [])}
+        unused = {"intensities", "min_size", "orientation", "preparation"}
+        if self.model.info.fit is None:
+            unused.add("fit")
         return self.model.info.model_dump(mode="json", exclude=unused)
 
 

@@ -58,7 +58,7 @@ def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
         axis: Along which NIfTI volumes are sliced.
 
     Raises:
-        UserError: Several sources would get the same name.
+        UserError: There is no source at all, or several would get the same name.
     """
     problems: list[tuple[str, str]] = []
     notices: list[str] = []
@@ -72,6 +72,8 @@ def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
                 continue
             for source in found:
                 unique[tuple(file.resolve() for file in source.files)] = replace(source, given=path.resolve())
+    if problems and not unique:
+        raise UserError("; ".join(f"{where}: {problem}" for where, problem in problems))
     return Found(_with_unique_names(list(unique.values())), problems, notices)
 
 

@@ -256,7 +256,7 @@ class StochasticSegmenter(nn.Module):
             keys: one number per image that names its noise, instead of the content of the image. Images of one key
                 share their noise: the slices of a volume should.
             progress: called with (evaluations done, evaluations in total).
-            allow_unusual_input: sample images whose intensities are unlike those of the training images.
+            allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
 
         Returns:
             The samples, on the model's device.

@@ -12,7 +12,7 @@ from torch import Tensor
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
-from stochseg.evaluation import Evaluation, match_normalization
+from stochseg.evaluation import Evaluation, match_normalization, without_void_label
 from stochseg.metrics import without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -58,7 +58,8 @@ def draw_case(
     """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
     example = data[index].rated(data.info.ignore)
     image = match_normalization(example.image, data.info, model.info)[None]
-    samples = model.sample(image, **options.model_dump(), allow_unusual_input=True).to("cpu")
+    drawn = model.sample(image, **options.model_dump(), allow_unusual_input=True).to("cpu")
+    samples = without_void_label(drawn, data.info)
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(samples.labels, batch.raters, batch.mask)
     return _report(example, replace(samples, labels=labels), data.info, spacing, questions, raters[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,8 +22,9 @@ from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.result_folder import FORMAT, RESULT
+from stochseg.inference.result_folder import FORMAT, LESIONS, RESULT
 from stochseg.inference.sources import read_stack
+from stochseg.limits import check_memory
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.plotting.planes import PLANES, marked_view
@@ -106,6 +108,18 @@ class Geometry(Part):
         return SIDES[side][int(way[side] > 0)].capitalize()
 
 
+class LesionPart(Part):
+    """The part of a scan around a lesion. start: its first voxel as slice, row and column."""
+
+    start: tuple[int, int, int]
+
+
+class LesionFacts(Part):
+    """The lesion that a result is about."""
+
+    part: LesionPart
+
+
 class ModelFacts(Part):
     """The model that predicted."""
 
@@ -113,12 +127,18 @@ class ModelFacts(Part):
     origin: str = ""
 
 
+class Options(Part):
+    """The options of `predict`."""
+
+    seed: int = 0
+
+
 class Result(Part):
     """The content of result.json."""
 
     inputs: tuple[InputFile, ...] = Field(min_length=1)
     model: ModelFacts
-    options: dict[str, Any] = Field({})
+    options: Options = Options()
     evaluations: int = 1
     notices: tuple[str, ...] = ()
     image: Geometry
@@ -127,6 +147,7 @@ class Result(Part):
     weights: tuple[tuple[float, ...], ...] | None = None
     window: tuple[tuple[int, int], ...] | None = None
     coupling: Coupling = "independent"
+    lesion: LesionFacts | None = None
 
     @property
     def info(self) -> DatasetInfo:
@@ -165,10 +186,15 @@ class Result(Part):
 
 
 def find_results(path: Path) -> list[Path]:
-    """Find the folders with a result: this one, or those directly below it."""
+    """Find the folders with a result: this one, or those directly below it; of a scan, those of its lesions."""
     if (path / RESULT).is_file():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+        return _lesions_of(path) or [path]
+    below = sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+    return [folder for scan in below for folder in _lesions_of(scan) or [scan]]
+
+
+def _lesions_of(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob(f"{LESIONS}/*/{RESULT}"))
 
 
 def read_result(folder: Path) -> Result:
@@ -203,7 +229,8 @@ def read_image(
         return _read_volume_report(folder, result, questions)
     image, original = result.image, _read_original(result)
     if image.spacing_mm is None:
-        labels, mean = (_read_tiff(folder / f"{name}.tif", image) for name in ("samples", "mean"))
+        pages = {"samples": result.num_samples, "mean": len(result.classes)}
+        labels, mean = (_read_tiff(folder / f"{name}.tif", count, image) for name, count in pages.items())
     else:
         labels, mean = (np.moveaxis(_read_volume(folder, image, name)[0], -1, 0) for name in ("samples", "mean"))
         spacing = image.spacing_mm[1:]
@@ -213,7 +240,7 @@ def read_image(
         torch.from_numpy(labels.astype(np.int64))[None],
         torch.from_numpy(mean.astype(np.float32))[None],
         result.sample_weights(),
-        int(result.options.get("seed", 0)),
+        result.options.seed,
         result.evaluations,
         window=result.window,
     )
@@ -281,12 +308,17 @@ def read_sizes(result: Result) -> dict[int, Measurement]:
     return {c.label: Measurement(f"{what} of {c.name}", np.array(c.samples), weights.numpy(), unit) for c in foreground}
 
 
-def _read_tiff(file: Path, image: Geometry) -> npt.NDArray[Any]:
-    """Read a TIFF as "pages h w"."""
+def _read_tiff(file: Path, pages: int, image: Geometry) -> npt.NDArray[Any]:
+    """Read a TIFF as "pages h w". Of more pages than expected one is read: a damaged file may have no end."""
     try:
-        return np.asarray(tifffile.imread(file)).reshape(-1, image.height, image.width)
-    except (OSError, ValueError, tifffile.TiffFileError) as error:
-        raise UserError(f"{file} cannot be read ({error}); {REMEDY}") from None
+        with tifffile.TiffFile(file) as tiff:
+            found = list(islice(tiff.pages, pages + 1))
+            if {page.shape for page in found} != {(image.height, image.width)}:
+                raise ValueError(f"its pages have {found[0].shape} pixels, expected {image.height}×{image.width}")
+            check_memory(sum(page.nbytes for page in found), str(file))
+            return np.stack([page.asarray() for page in found])
+    except Exception as error:  # decoders raise anything for a damaged file
+        raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {REMEDY}") from None
 
 
 def _read_volume(folder: Path, image: Geometry, name: str) -> npt.NDArray[Any]:
@@ -305,9 +337,18 @@ def _read_original(result: Result) -> npt.NDArray[Any] | None:
     try:
         if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
             return None
-        return read_stack(files, result.image.slicing).values
+        return _part(read_stack(files, result.image.slicing).values, result)
     except (OSError, UserError):
         return None
+
+
+def _part(values: npt.NDArray[Any], result: Result) -> npt.NDArray[Any]:
+    """The part of a scan around a lesion; without one, all of it."""
+    if result.lesion is None:
+        return values
+    s, h, w = result.lesion.part.start
+    image = result.image
+    return values[s : s + image.slices, h : h + image.height, w : w + image.width]
 
 
 def _read_picture(

@@ -121,8 +121,8 @@ def train(
         patience = PATIENCE if restarts() else 0  # the lock may be that of a machine that died
         lock = processes.in_main(lambda: held.enter_context(locked(out, patience=patience)))
         resume = resume or restarts() > 0
-        config = with_augmentation(config, out, resume)
         processes.in_main(lambda: check_run(config, out, resume))
+        config = with_augmentation(config, out, resume)
         resumed = processes.decide(lambda: resume and (out / LAST).exists())
         run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
@@ -175,7 +175,7 @@ class _Run:
         if resumed:
             options = {**values_before(config.model.name, saved_options(out)), **options}
         # Intensities of the images as users pass them; padding is void in training only.
-        info = with_intensities(stored).model_copy(update={"fit": config.data.fit})
+        info = with_intensities(stored, config.data.patch).model_copy(update={"fit": config.data.fit})
         self.model = build(config.model.name, info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()

@@ -22,6 +22,7 @@ from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, read_progress
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config
 from stochseg.training.log import LOG_FILE, last_step
+from stochseg.training.splits import with_augmentation
 
 # Keys that a resumed run may change: they do not affect what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "keep_checkpoints", "log_every"}
@@ -54,6 +55,7 @@ def _check_nothing_is_lost(out: Path) -> None:
 
 
 def _check_config(config: TrainConfig, out: Path, checkpoints: list[Path]) -> None:
+    config = with_augmentation(config, out, resume=True)
     old, new = _fixed_values(read_config(out / CONFIG_FILE)), _fixed_values(config)
     changed = sorted(key for key in new if new[key] != old[key])
     if not changed:

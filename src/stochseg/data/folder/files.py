@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 
 import numpy as np
 
@@ -80,7 +81,8 @@ class FolderFiles:
     def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
         if self.top + file not in self.tree.names:
-            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {INIT} {self.tree.path}")
+            command = f"{INIT} {quote(str(self.tree.path))}"
+            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {command}")
         try:
             return self.tree.read(self.top + file).decode()
         except UnicodeDecodeError as error:
@@ -127,15 +129,32 @@ class FolderFiles:
     def check(self, ids: Iterable[str]) -> None:
         """Raise `UserError` unless all these images exist and have a label map."""
         if not self.labels:
-            raise UserError(f"{self.where('labels')}: expected one folder of label maps per rater, found none")
+            raise UserError(
+                f"{self.where('labels')}: expected one folder of label maps per rater, labels/RATER/ID.*, found none"
+                f"{self._rename_hint('the label maps of one rater', 'labels/rater1')}"
+            )
         for id in ids:
             if id not in self.images:
                 raise UserError(f"image {id!r} of {SPLITS} is missing in {self.where('images')}")
             if not self.raters(id):
                 raise UserError(
-                    f"image {id!r} has no label map in {self.where('labels')}/*/{id}.*; "
-                    f"add one, or remove the image from images/ and {SPLITS}"
+                    f"image {id!r} has no label map in {self.where('labels')}/*/{id}.*, with the name of the image; "
+                    f"add or rename one, or remove the image from images/ and {SPLITS}"
                 )
+
+    def check_images(self) -> None:
+        """Raise `UserError` unless there are images."""
+        if not self.images:
+            raise UserError(
+                f"{self.where('images')}: expected images such as images/ID.png, found none"
+                f"{self._rename_hint('the images', 'images')}"
+            )
+
+    def _rename_hint(self, content: str, target: str) -> str:
+        """Say how to move the files of folders with names that are not ours, such as masks/."""
+        known = {"images", "labels"}
+        others = sorted({name.split("/")[0] for name in self.tree.names if "/" in name} - known)
+        return f"; if {' or '.join(others)} has {content}, move it to {target}" if others else ""
 
     def sources(self, id: str) -> list[str]:
         """Return the file of an image, or those of its DICOM series."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.files import SPLITS, FolderFiles
-from stochseg.data.folder.groups import describe_groups, find_group
+from stochseg.data.folder.groups import ALONE, describe_groups, find_group, members
 from stochseg.data.folder.labels import (
     MIN_BLENDS,
     Levels,
@@ -63,13 +64,12 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
     """
     root = Path(root)
     if not root.is_dir():
-        raise UserError(f"{root}: expected a folder with images/ and labels/RATER/")
+        raise UserError(f"{root}: no such folder; expected one with images/ID.* and labels/RATER/ID.*")
     description, splits = root / DESCRIPTION, root / SPLITS
     if description.exists() and splits.exists():
         raise UserError(f"{description} and {SPLITS} exist and are not overwritten; delete the one to write again")
     files = FolderFiles(Tree(root))
-    if not files.images:
-        raise UserError(f"{root / 'images'}: expected images such as {root / 'images' / 'ID.png'}, found none")
+    files.check_images()
     files.check(files.images)
     new: dict[Path, str] = {}
     if description.exists():
@@ -94,7 +94,10 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
 
 
 def split_by_group(ids: Iterable[str], config: FolderConfig) -> dict[str, list[str]]:
-    """Split images by a hash of their patient: about 70 % train, 15 % val, 15 % test, none empty if there are three."""
+    """Split images by a hash of their patient: about 70 % train, 15 % val, 15 % test, none empty if there are three.
+
+    Two patients are in train and val, a single one is in train.
+    """
     members: dict[str, list[str]] = {}
     for id in sorted(ids):
         members.setdefault(config.group_of(id), []).append(id)
@@ -106,6 +109,8 @@ def split_by_group(ids: Iterable[str], config: FolderConfig) -> dict[str, list[s
         largest = max(groups.values(), key=len)
         if not groups[split] and (len(largest) > 1 or split == "train"):
             groups[split].append(largest.pop())
+    if not groups["val"]:
+        groups["val"], groups["test"] = groups["test"], []
     return {split: sorted(id for group in chosen for id in members[group]) for split, chosen in groups.items()}
 
 
@@ -121,6 +126,8 @@ def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[st
     images_found, images = _inspect_images(files, dims)
     labels_found, labels = _inspect_labels(files, settings, dims)
     group = find_group(files.images)
+    if group is not None and "group" not in settings:
+        _check_several(members(group, files.images))
     rest = {"license": "not stated", "citation": "", "group": group}
     space = {"spatial_dims": dims, "plane": common_plane(files) if dims == 3 else "axial", "spacing": None}
     values = {**known, **labels, **images, **rest, **space}
@@ -135,6 +142,16 @@ def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[st
     texts = {key: _flow(value) for key, value in {**values, **settings}.items()}
     volumes = _VOLUMES.format(**texts) if dims == 3 or space.keys() & settings.keys() else ""
     return _TEMPLATE.format(**found, init=INIT, volumes=volumes, **texts)
+
+
+def _check_several(groups: Mapping[str, Sequence[str]]) -> None:
+    if len(groups) == 1:
+        ((group, ids),) = groups.items()
+        raise UserError(
+            f"by their names, all images are of one patient, {group} ({', '.join(ids[:2])}, …), and must not be split "
+            f"between train and val: add images of others. If each image is of another patient: {INIT} FOLDER "
+            f"'group={ALONE}'; to put all into train: {INIT} FOLDER 'group=^({re.escape(group)})'"
+        )
 
 
 def _flow(value: object) -> str:
