@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stochseg.errors import CutLabelsWarning, UserError
+from stochseg.errors import UserError
 from stochseg.inference.grids import Grid, GridAxis, cut, paste, scale, steps
 from stochseg.inference.jobs import Job, sample_batch
 from stochseg.inference.plan import Plan
@@ -21,7 +19,7 @@ from stochseg.inference.sources import Source
 from stochseg.inference.stacks import Stack
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import check_intensities, describe_unusual
-from stochseg.types import Preparation, Samples
+from stochseg.types import Preparation
 
 DEFAULT_SLICES = 16
 """Slices around a point at first, if the model does not declare them."""
@@ -148,29 +146,10 @@ def _draw(
     problem = describe_unusual(seen, model.info)
     notices = (problem,) if problem else ()
     job = Job(source, Stack(scaled), images, [], notices)
-    if is_volume:
-        return job, _draw_volume(images, plan, advance)
     sample_batch([job], plan, advance)
     job.notices = notices  # what is cut off is noticed in terms of the scan
     assert job.result is not None
     return job, job.result
-
-
-def _draw_volume(images: Tensor, plan: Plan, advance: Advance) -> StackResult:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CutLabelsWarning)  # noticed in terms of the scan
-        samples = plan.model.sample(
-            images, progress=lambda done, total: advance(done / total), allow_unusual_input=True, **plan.sampling
-        )
-    return _as_stack(samples)
-
-
-def _as_stack(samples: Samples) -> StackResult:
-    """Convert samples of one volume, "1 n d h w", to a stack of its slices."""
-    labels, mean = (x[0].movedim(1, 0) for x in (samples.labels, samples.mean))
-    weights = samples.weights.expand(len(labels), -1)
-    window = None if samples.window is None else samples.window[1:]
-    return StackResult.from_samples(replace(samples, labels=labels, mean=mean, weights=weights, window=window))
 
 
 # --- what was cut off -----------------------------------------------------------------------------------
