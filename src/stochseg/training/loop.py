@@ -181,7 +181,8 @@ class _Run:
             if config.start_from is not None:
                 self._start_from(load(config.start_from))
         self.model.to(processes.device)
-        self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
+        ddp = partial(DistributedDataParallel, find_unused_parameters=self.model.idle_parameters)
+        self.parallel = ddp(self.model) if processes.world > 1 else self.model
         self.average = MovingAverage(self.model, config.ema, config.ema_warmup)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
