@@ -41,7 +41,7 @@ from stochseg.networks.denoisers import Condition
 from stochseg.networks.flows import NICE
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
-from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -122,7 +122,7 @@ class JProbUNet(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         """The features, finest first, and the mean and log σ of the prior's Gaussian."""
-        features, gaussian = self.encoder(pad_to_multiple(image, self.config.stride))
+        features, gaussian = self.encoder(self.padded(image))
         return Condition((*features, gaussian.mean, gaussian.log_sigma), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
-from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -139,7 +139,7 @@ class PHiSeg(LatentSegmenter):
         self.likelihood = Likelihood(info.num_classes, config)
 
     def encode(self, image: Tensor) -> Condition:
-        features = self.prior.encode(pad_to_multiple(image, self.config.stride))
+        features = self.prior.encode(self.padded(image))
         return Condition(tuple(features), tuple(image.shape[2:]))
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:

@@ -30,7 +30,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
-from stochseg.networks.shapes import crop, fold, pad_to_multiple, to_slices, unfold
+from stochseg.networks.shapes import crop, fold, to_slices, unfold
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -118,7 +118,7 @@ class ProbUNet(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         """Features as the combiner takes them, and mean and log σ of the prior."""
-        padded = pad_to_multiple(image, self.config.stride)
+        padded = self.padded(image)
         slices = to_slices(padded)
         flat, depth = fold(slices)
         *finer, coarsest = self.contracting(flat, depth)
