@@ -9,19 +9,20 @@ both counts) and the coupling
 
     Γ = argmin Σ Γ_ij c(s_i, y_j)   over   Γ ≥ 0,   Σ_i Γ_ij = v_j,   Σ_j Γ_ij ≤ γ,
 
-the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples. The
-cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater takes its
+the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples, with
+β = 1/16. The cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater takes its
 nearest.
 
 Differs from the original:
 - the coupling is solved exactly (the released code is greedy);
-- the KL is between experts; the released one is between all K·S samples, which differs by a term without gradient, and
-  is averaged over them, so that its β = 1 is 1/(K·S) of ours;
+- the KL is between experts; the released one is between all K·S = 16 samples, which differs by a term without
+  gradient, and is averaged over them, so that its β = 1 is the default here;
 - γ grows linearly over `anneal` steps;
 - z shifts the features that the 1×1 network sees, whereas the released code also scales them by a linear map of z; the
   deviations σ start at 1/K (released: 1/8);
 - the features are those of this library's U-Net, with group normalization: the size of the smaller of its two models;
-  `base=70` gives that of the larger.
+  `base=70` gives that of the larger. (The released LIDC model has 9.3M parameters, which are 37 megabytes: the larger
+  number in print may count megabytes.)
 
 Sampling: by default a sample draws its expert from the gate, and all samples have the same weight. With `weighted`, as
 in the paper, sample i uses expert i mod K and its weight is π_k over the number of samples of that expert (normalized
@@ -57,7 +58,7 @@ class MoSEConfig(SegmenterConfig, UNetConfig):
     samples: int = Field(4, ge=1, description="S, samples per expert in a training step")
     cap: float = Field(0.5, ge=0.5, le=1, description="γ at the start: the most mass that one sample may take")
     anneal: int = Field(10_000, ge=1, description="training steps over which γ grows to 1")
-    beta: float = Field(1.0, ge=0, description="weight of the gate's KL")
+    beta: float = Field(1 / 16, ge=0, description="weight of the gate's KL; released: 1 / (experts · samples)")
     weighted: bool = Field(False, description="samples cycle through the experts and are weighted by the gate")
 
     @model_validator(mode="after")
