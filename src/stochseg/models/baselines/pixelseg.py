@@ -75,6 +75,7 @@ class PixelSeg(StochasticSegmenter):
     config_type: ClassVar[type[PixelSegConfig]] = PixelSegConfig
     sampling_choices: ClassVar = {"evaluations": (), "sampler": ("gibbs", "raster", "sweeps")}
     config: PixelSegConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 12}
     log_weights: Tensor
 
     def __init__(self, info: DatasetInfo, config: PixelSegConfig):
