@@ -36,6 +36,7 @@ SMALLEST = {
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
     "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
     "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
+    "phiseg+wide": {"channels": [8, 8, 16], "convs": 1, "levels": 2, "joins": "wide"},
     "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
     "mose": {**UNET, "base": 12},
     "car": {**UNET, "patch_width": 8, "latent": 4, "refiner_base": 8, "calibration_steps": 0},

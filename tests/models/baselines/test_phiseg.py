@@ -91,3 +91,25 @@ def test_more_levels_than_resolutions_are_refused():
 def test_default_is_the_lidc_model():
     config = create("phiseg").config
     assert (config.channels, config.levels, config.latent) == ((32, 64, 128, 192, 192, 192, 192), 5, 2)
+
+
+def test_joins_have_the_released_channels():
+    """Convolutions by name: (channels in, channels out), read off the released networks, levels from fine to coarse."""
+    model = create("phiseg")
+
+    def convs(module):
+        return [(m.in_channels, m.out_channels) for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
+
+    prior, likelihood = model.prior, model.likelihood
+    for level, (features, joined) in enumerate([(128, 32), (192, 64), (192, 128), (192, 192)]):
+        assert convs(prior.enlarged[level]) == [(2, 64), (64, 64)]
+        assert convs(prior.joined[level]) == [(features + 64, joined), (joined, joined)]
+        assert convs(prior.heads[level]) == [(joined, 4)]
+    carried = [128, 192, 192, 192, 192]
+    for level, width in enumerate([32, 64, 128, 192, 192]):
+        assert convs(likelihood.first[level]) == [(2, width), (width, width)]
+        assert convs(likelihood.lifts[level]) == [(width, width)] * 2
+        assert convs(likelihood.heads[level]) == [(carried[level], 2)]
+    for level, width in enumerate([32, 64, 128, 192]):
+        assert convs(likelihood.below[level]) == [(carried[level + 1], width)]
+        assert convs(likelihood.joined[level]) == [(2 * width, carried[level]), (carried[level], carried[level])]
