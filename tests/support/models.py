@@ -35,6 +35,7 @@ SMALLEST = {
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
     "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
+    "jprob-unet+none": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8, "conditioning": "none"},
     "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
     "phiseg+wide": {"channels": [8, 8, 16], "convs": 1, "levels": 2, "joins": "wide"},
     "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
