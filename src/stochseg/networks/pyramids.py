@@ -71,14 +71,14 @@ class Contracting(nn.Module):
         self.stages = nn.ModuleList([stage(a, b) for a, b in pairwise((in_channels, *channels))])
         self.mixing = _mixing(channels, volumes)
 
-    def forward(self, x: Tensor, depth: int = 1) -> list[Tensor]:
+    def forward(self, x: Tensor, depth: int = 1) -> tuple[Tensor, ...]:
         """Map x "b c h w" to the features of all levels, finest first. depth: slices per volume."""
         levels: list[Tensor] = []
         for level, stage in enumerate(self.stages):
             x = stage(halved(x) if levels else x)
             x = self.mixing[level](x, depth) if self.mixing else x
             levels.append(x)
-        return levels
+        return tuple(levels)
 
 
 class Expanding(nn.Module):
@@ -107,7 +107,7 @@ class Expanding(nn.Module):
         self.stages = nn.ModuleList([stage(a + b, a) for a, b in pairwise(incoming)])
         self.mixing = _mixing(channels[:-1], volumes)
 
-    def forward(self, x: Tensor, finer: Sequence[Tensor], depth: int = 1) -> Tensor:
+    def forward(self, x: Tensor, *finer: Tensor, depth: int = 1) -> Tensor:
         """Map x at the coarsest level and the features of the finer levels, finest first, to the finest level.
 
         depth: slices per volume.

@@ -32,7 +32,7 @@ def test_resolutions_are_those_of_the_paper():
     gaussians, latents = model.prior.descend(model.prior.encode(image), draws_from(SeededNoise([(0,)])))
     assert [z.shape for z in latents] == [(1, 2, s, s) for s in (16, 8, 4, 2, 1)]
     assert [g.mean.shape for g in gaussians] == [z.shape for z in latents]
-    assert [s.shape for s in model.likelihood(latents)] == [(1, 2, s, s) for s in (64, 32, 16, 8, 4)]
+    assert [s.shape for s in model.likelihood(*latents)] == [(1, 2, s, s) for s in (64, 32, 16, 8, 4)]
 
 
 def test_loss_is_a_sum_over_levels_with_kl_weights_of_four_to_the_level():
@@ -43,7 +43,7 @@ def test_loss_is_a_sum_over_levels_with_kl_weights_of_four_to_the_level():
     seen = torch.cat([x, F.one_hot(y[:, 0], 3).permute(0, 3, 1, 2).float()], 1)
     q, z = model.posterior.descend(model.posterior.encode(seen), draws_from(noise))
     p, _ = model.prior.descend(model.prior.encode(x), given(z[::-1]))
-    s = model.likelihood(z)
+    s = model.likelihood(*z)
     up = [F.interpolate(level, scale_factor=2.0**i) for i, level in enumerate(s)]
     sums = [up[0] + up[1] + up[2], up[1] + up[2], up[2]]
     expected = sum(F.cross_entropy(logits, y[:, 0]) for logits in sums)
@@ -62,7 +62,7 @@ def test_training_decodes_latents_of_the_posterior_and_sampling_those_of_the_pri
             lambda *rest, descend=descend, part=part: chosen.append((part, descend(*rest))) or chosen[-1][1],
         )
     likelihood = model.likelihood.forward
-    monkeypatch.setattr(model.likelihood, "forward", lambda z: decoded.append(z) or likelihood(z))
+    monkeypatch.setattr(model.likelihood, "forward", lambda *z: decoded.append(z) or likelihood(*z))
 
     model(IMAGE, RATERS)
     (first, (_, q)), (second, (_, p)) = chosen

@@ -159,7 +159,7 @@ def test_log_mean_likelihood_is_the_brute_force_mean_of_products():
 
 
 def test_mirrored_draws_are_punished():
-    """Of a good and an inverted draw the likelihood of maps sees the good one alone, that of pixels the mean of both."""
+    """Of a good and an inverted draw, the likelihood of maps sees the good one, that of pixels the mean of both."""
     logits = torch.zeros(1, 2, 2, 8, 8)
     logits[:, 0, 1], logits[:, 1, 1] = -8.0, 8.0
     maps = torch.zeros(1, 8, 8, dtype=torch.int64)

@@ -233,6 +233,7 @@ class CAR(StochasticSegmenter):
     """A calibrated network, and an adversarial refinement into coherent maps."""
 
     config_type: ClassVar[type[CARConfig]] = CARConfig
+    accelerated_modules: tuple[str, ...] = ("calibrated", "refiner.encoder", "refiner.decoder")
     config: CARConfig
     training_defaults: ClassVar = {"lr": 2e-4, "weight_decay": 5e-4, "batch_size": 32}
     idle_parameters = True
@@ -242,7 +243,12 @@ class CAR(StochasticSegmenter):
         super().__init__(info, config)
         channels, labels = info.image_channels, info.num_classes
         self.calibrated = UNet(channels, labels, config, timed=False)
-        self.refiner = {"light": LightRefiner, "unet": UNetRefiner}[config.refiner](channels, labels, config)
+        self.refiner: LightRefiner | UNetRefiner
+        if config.refiner == "light":
+            self.refiner = LightRefiner(channels, labels, config)
+        else:
+            self.refiner = UNetRefiner(channels, labels, config)
+            self.accelerated_modules = ("calibrated",)
         self.discriminator = PatchDiscriminator(channels + labels, config.patch_width, config.patch_levels)
         self.stride = max(config.stride, self.refiner.stride)
         if config.calibration_steps or config.turns[1]:

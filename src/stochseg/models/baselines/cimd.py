@@ -11,11 +11,11 @@ log-variance is interpolated between those of the forward jump and of the poster
 sampling is a plain DDPM of T = 1000 steps.
 
 Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=50` gives
-the published size); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is clamped to that range in the
-bound; the encoders have strided convolutions and group normalization (released: those of the Probabilistic U-Net), with
-a limit on the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet
-at 0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 per class, and the
-label the largest.
+the published size); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is clamped to that
+range in the bound; the encoders have strided convolutions and group normalization (released: those of the Probabilistic
+U-Net), with a limit on the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two
+bins that meet at 0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 per
+class, and the label the largest.
 
 Cost: one U-Net pass per step and sample; 1000 steps by default.
 

@@ -119,6 +119,7 @@ class FlowSSN(StochasticSegmenter):
     """A straight-line flow from image-dependent normal logits to label maps."""
 
     config_type: ClassVar[type[FlowSSNConfig]] = FlowSSNConfig
+    accelerated_modules = ("image_unet", "flow_unet")
     sampling_choices: ClassVar = {"evaluations": (), "sampler": SOLVERS, "grid": TIMES}
     config: FlowSSNConfig
     training_defaults: ClassVar = {

@@ -161,6 +161,7 @@ class HProbUNet(LatentSegmenter):
     """Latent maps at the coarsest scales of the decoder, trained with GECO."""
 
     config_type: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    accelerated_modules = ("prior.encoder", "expanding")
     config: HProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
 
@@ -187,13 +188,13 @@ class HProbUNet(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         features = self.prior.encoder(self.padded(image))
-        return Condition(tuple(features), tuple(image.shape[2:]))
+        return Condition(features, tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, choose: Choose) -> tuple[Tensor, list[Gaussian]]:
         """Logits for the latents that `choose` returns, and the prior's distributions, coarsest first."""
         joined, gaussians, _ = self.prior.descend(condition.tensors, choose)
         finer = condition.tensors[: len(self.expanding.stages)]
-        return crop(self.head(self.expanding(joined, finer)), condition.size).float(), gaussians
+        return crop(self.head(self.expanding(joined, *finer)), condition.size).float(), gaussians
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         return self.logits(condition, draws_from(noise))[0]

@@ -110,8 +110,7 @@ class LevelDecoder(nn.Module):
         self.head = nn.Conv2d(config.channels[0], out_channels, 1)
 
     def forward(self, z: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
-        """own: "b c h w" per level, finest first; z: "b levels·latent". Returns "b out h w", and the maps of all levels,
-        finest first."""
+        """Map z "b levels·latent" and own maps "b c h w", finest first, to "b out h w" and the maps of all levels."""
         parts = torch.split(z, self.latent, dim=1)
         levels: list[Tensor] = []
         for stage, maps, part in list(zip(self.stages, own, parts, strict=True))[::-1]:
@@ -132,6 +131,7 @@ class JProbUNet(LatentSegmenter):
     """A latent vector per level with a flow for its prior; image and map are both decoded from it."""
 
     config_type: ClassVar[type[JProbUNetConfig]] = JProbUNetConfig
+    accelerated_modules = ("encoder.path", "image_decoder", "mask_decoder")
     config: JProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 12}
 
@@ -169,7 +169,9 @@ class JProbUNet(LatentSegmenter):
     def log_prior(self, condition: Condition, z: Tensor) -> Tensor:
         """log p(z | x), "b"."""
         moved, log_det = self.flow.forward(z)
-        gaussian, _ = self.encoder.descend(condition.tensors, given(torch.split(moved, self.config.latent, dim=1)[::-1]))
+        gaussian, _ = self.encoder.descend(
+            condition.tensors, given(torch.split(moved, self.config.latent, dim=1)[::-1])
+        )
         return gaussian.log_prob(moved) + log_det
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:

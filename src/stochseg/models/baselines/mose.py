@@ -9,9 +9,9 @@ both counts) and the coupling
 
     Γ = argmin Σ Γ_ij c(s_i, y_j)   over   Γ ≥ 0,   Σ_i Γ_ij = v_j,   Σ_j Γ_ij ≤ γ,
 
-the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples, with
-β = 1/16. The cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater takes its
-nearest.
+the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples, with β =
+1/16. The cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater
+takes its nearest.
 
 Differs from the original:
 - the coupling is solved exactly (the released code is greedy);
@@ -68,6 +68,15 @@ class MoSEConfig(SegmenterConfig, UNetConfig):
         return self
 
 
+class FeatureUNet(UNet):
+    """A U-Net without steps that returns its bottleneck, too."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Map x "b c h w" to "b out h w" and the bottleneck "b c' h' w'"."""
+        bottleneck, skips = self.encode(x)
+        return self.decode(bottleneck, skips), bottleneck
+
+
 class Experts(nn.Module):
     """The gate, the experts' normal distributions, and the 1×1 network all of them share.
 
@@ -114,13 +123,14 @@ class MoSE(StochasticSegmenter):
     """A gate over stochastic experts; samples can be weighted."""
 
     config_type: ClassVar[type[MoSEConfig]] = MoSEConfig
+    accelerated_modules = ("unet", "experts.rest")
     config: MoSEConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 16}
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: MoSEConfig):
         super().__init__(info, config)
-        self.unet = UNet(info.image_channels, config.base, config, timed=False)
+        self.unet = FeatureUNet(info.image_channels, config.base, config, timed=False)
         self.experts = Experts(config.base, self.unet.channels[-1], info.num_classes, config)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
@@ -131,9 +141,8 @@ class MoSE(StochasticSegmenter):
 
     def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Features for the experts "b c h w" and log π "b k"; runs once per image."""
-        bottleneck, skips = self.unet.encode(pad_to_multiple(image, self.config.stride))
-        features = self.experts.of_features(crop(self.unet.decode(bottleneck, skips), image.shape[2:]))
-        return features, self.experts.log_gate(bottleneck)
+        out, bottleneck = self.unet(pad_to_multiple(image, self.config.stride))
+        return self.experts.of_features(crop(out, image.shape[2:])), self.experts.log_gate(bottleneck)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """Match samples with all raters; a rater whose map is void everywhere takes no part."""

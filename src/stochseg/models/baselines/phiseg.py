@@ -79,9 +79,9 @@ class LatentHierarchy(nn.Module):
             [stack(c + a, j, convs=2) for c, a, j in zip(widths[:-1], above, joined, strict=True)]
         )
 
-    def encode(self, x: Tensor) -> list[Tensor]:
+    def encode(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the latent levels, finest first."""
-        levels: list[Tensor] = self.encoder(x)
+        levels: tuple[Tensor, ...] = self.encoder(x)
         return levels[self.lift :]
 
     def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[list[Gaussian], list[Tensor]]:
@@ -114,7 +114,7 @@ class Likelihood(nn.Module):
         self.joined = nn.ModuleList([stack(a + b, c, convs=2) for a, b, c in joined])
         self.heads = nn.ModuleList([nn.Conv2d(c, num_classes, 1) for c in outputs])
 
-    def forward(self, latents: Sequence[Tensor]) -> list[Tensor]:
+    def forward(self, *latents: Tensor) -> tuple[Tensor, ...]:
         logits: list[Tensor] = []
         carried = None
         for i in reversed(range(len(latents))):
@@ -125,7 +125,7 @@ class Likelihood(nn.Module):
                 h = self.joined[i](torch.cat([h, self.below[i](twice(carried))], dim=1))
             carried = h
             logits.append(self.heads[i](carried))
-        return logits[::-1]
+        return tuple(logits[::-1])
 
 
 def cumulative(logits: Sequence[Tensor]) -> list[Tensor]:
@@ -142,6 +142,7 @@ class PHiSeg(LatentSegmenter):
     """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
 
     config_type: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    accelerated_modules = ("prior.encoder", "likelihood")
     config: PHiSegConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
 
@@ -158,18 +159,18 @@ class PHiSeg(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         features = self.prior.encode(self.padded(image))
-        return Condition(tuple(features), tuple(image.shape[2:]))
+        return Condition(features, tuple(image.shape[2:]))
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         _, latents = self.prior.descend(condition.tensors, draws_from(noise))
-        return crop(cumulative(self.likelihood(latents))[0], condition.size)
+        return crop(cumulative(self.likelihood(*latents))[0], condition.size)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         h, w = image.shape[-2:]
         target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
         prior, _ = self.prior.descend(self.encode(image).tensors, given(latents[::-1]))
-        sums = cumulative(self.likelihood(latents))
+        sums = cumulative(self.likelihood(*latents))
         cross_entropy = torch.stack([target.cross_entropy(s[..., :h, :w]).mean() for s in sums])
         kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])
         weights = self.config.kl_growth ** torch.arange(len(kl), device=kl.device)

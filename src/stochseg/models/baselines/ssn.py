@@ -17,8 +17,9 @@ added, which is largest for the raters' frequencies, as the likelihood of whole 
     loss + marginal · - sum_i log 1/m  sum_j softmax(η_i^j)[y_i].
 
 The mean first learns alone, by cross-entropy, for `warmup` steps, and the covariance starts small (d = exp(-4), F a
-tenth of the usual start). Where images have a surrounding without tissue, as around a skull-stripped brain, nothing limits the covariance
-either; `region="above-lowest"` sets F and d to 0 there, as the released code does outside a given region of interest.
+tenth of the usual start). Where images have a surrounding without tissue, as around a skull-stripped brain, nothing
+limits the covariance either; `region="above-lowest"` sets F and d to 0 there, as the released code does outside a given
+region of interest.
 
 Differs from the original: the backbone is the U-Net shared by all models here. The likelihood of single pixels, the
 warm-up and the small start are ours (`marginal=0 warmup=0` disables the first two), and the region of interest is
@@ -136,6 +137,7 @@ class SSN(StochasticSegmenter):
     """A low-rank normal distribution over the logits of the whole image."""
 
     config_type: ClassVar[type[SSNConfig]] = SSNConfig
+    accelerated_modules = ("unet",)
     takes_volumes = True
     config: SSNConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
