@@ -18,7 +18,7 @@ F continues to learn in the steps of D. The learning rate of a run is that of G 
 sets those of F and D, and the betas (0.5, 0.99) of all.
 
 Differs from the original:
-- F is a U-Net of this library (released: a SegNet of 50 times the parameters of G), and is not fixed while G learns;
+- F is a U-Net of this library (released: a SegNet on VGG-19 with ImageNet weights), and learns on while G does;
 - D judges patches and takes any image size, whereas the released one ends in one linear layer of a fixed size; its
   gradient penalty is that of the mean logit of all patches (released: of the probability), and its accuracy that of the
   patches of the current batch (released: of the images of the last one);
