@@ -24,13 +24,14 @@ test: $(VENV)/.installed-dev
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-# Hours: kills and fuzzing, seeded; repeat the command to continue. Shorter: make torture KILLS=20 SECONDS=60
+# Hours: kills, fuzzing and flipped bits, seeded; repeat the command to continue. Shorter: make torture KILLS=20 SECONDS=60
 KILLS ?= 200
 SECONDS ?= 1800
 torture: $(VENV)/.installed-dev
 	mkdir -p runs/torture
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.kills --kills $(KILLS) --out runs/torture/kills.csv
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.fuzz --seconds $(SECONDS) --out runs/torture/fuzz.csv
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.bits --out runs/torture/bits.csv
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

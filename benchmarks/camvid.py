@@ -1,12 +1,14 @@
 """mIoU on CamVid under one budget: categorical diffusion, the same U-Net with cross-entropy, and established networks.
 
-OMP_NUM_THREADS=1 python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid --minutes 10
+OMP_NUM_THREADS=1 python benchmarks/camvid.py data/camvid.h5 fast unet-ce --runs runs/camvid --minutes 8
+python benchmarks/camvid.py data/camvid.h5 --runs runs/camvid
 
 The table has the form of that for Cityscapes in the CCDM paper: mIoU of the map fused from 1, 5 and 10 samples, by the
 mean of their probabilities and by majority vote, for three trainings per method. All start with the same ImageNet
 weights (EfficientNet-Lite0). The budget is CPU time of one core: as many steps as fit, from the CPU time of a few
-steps, so that other work on the machine does not matter. Runs, step times and finished rows are kept in --runs: several
-processes can work on different methods or seeds, and a last call without methods writes the table.
+steps, so that other work on the machine does not matter. Runs, step times and finished rows are kept in --runs: calls
+can be repeated, and made for other methods, seeds or budgets. A call without methods writes the table of all finished
+rows.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     # Only pure noise as input: the network of camvid-fast as an ordinary one, trained with cross-entropy.
     "fast-ce": (
         "camvid-fast",
-        ["model.options.t_power=1.0e+9", "model.options.draws=1", "model.options.evaluations=1"],
+        ["model.options.pure=1", "model.options.draws=1", "model.options.evaluations=1"],
     ),
+    "fast-frozen": ("camvid-fast", ["model.options.encoder_lr=0"]),
+    "fast-pure0": ("camvid-fast", ["model.options.pure=0"]),
     "smp": ("camvid-smp", []),
     "unet-ce": ("camvid-unet-ce", []),
     "ccdm": ("camvid-ccdm", []),
@@ -127,18 +131,19 @@ def main() -> None:
     keep_freed_memory()
     parser = argument_parser(__doc__)
     parser.add_argument("data", type=Path, help="packed store of CamVid (stochseg data import camvid …)")
-    parser.add_argument("methods", nargs="*", help=f"compute only these and write no table; known: {' '.join(METHODS)}")
+    parser.add_argument("methods", nargs="*", help=f"train these; known: {' '.join(METHODS)}")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--minutes", type=float, default=10.0, help="core-minutes of training per network")
+    parser.add_argument("--minutes", type=float, default=8.0, help="core-minutes of training per network")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--size", type=int, nargs=2, default=(120, 160), help="height and width of the images")
     arguments = parser.parse_args()
-    rows = []
-    for name in arguments.methods or METHODS:
-        rows.append([row_of(name, seed, arguments) for seed in arguments.seeds])
-        print(summary(rows[-1]), flush=True)
+    for name in arguments.methods:
+        print(summary([row_of(name, seed, arguments) for seed in arguments.seeds]), flush=True)
     if not arguments.methods:
-        print(write_csv("camvid", [row for found in rows for row in found], arguments.out))
+        rows = [json.loads(kept.read_text()) for kept in arguments.runs.glob("*/*/row.json")]
+        order = list(METHODS)
+        rows.sort(key=lambda row: (row["minutes"], order.index(row["method"]), row["seed"]))
+        print(write_csv("camvid", rows, arguments.out))
 
 
 if __name__ == "__main__":

@@ -51,10 +51,11 @@ CAMVID = """\
 ## Measured: CamVid
 
 mIoU in % on the {images} validation images at {height}×{width}, of the map fused from 1, 5 and 10 samples by the mean
-of their probabilities: mean ± standard deviation over trainings with different seeds. Every network had {minutes:g}
-minutes of one core ({hardware}), counted in CPU time, and started with the ImageNet weights of EfficientNet-Lite0.
-`fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained with cross-entropy. Frozen
-parameters are not counted. Majority votes are in the CSV file. Written by
+of their probabilities: mean ± standard deviation over trainings with different seeds. Budgets are minutes of one core
+({hardware}), counted in CPU time. Every network started with the ImageNet weights of EfficientNet-Lite0.
+`fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained with cross-entropy.
+`fast-frozen` does not train the pretrained features, and `fast-pure0` draws t of training without a share of pure
+noise. Frozen parameters are not counted. Majority votes are in the CSV file. Written by
 [benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are `camvid-fast`, `camvid-smp`, `camvid-unet-ce` and
 `camvid-ccdm`.
 """
@@ -169,11 +170,11 @@ def measured() -> Iterator[str]:
         yield f"{LIDC}\n{markdown_table(read(file), column_titles())}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
-        facts = {**rows[0], "minutes": float(rows[0]["minutes"])}
-        yield f"{CAMVID.format(**facts)}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
+        yield f"{CAMVID.format(**rows[0])}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
 
 
 CAMVID_COLUMNS = {
+    "minutes": "minutes",
     "method": "method",
     "model": "model",
     "trained_parameters": "trained parameters",
@@ -184,11 +185,11 @@ CAMVID_COLUMNS = {
 
 
 def camvid_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
-    """One row per method: mean ± standard deviation over seeds."""
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
+    """One row per budget and method: mean ± standard deviation over seeds."""
+    for kind in dict.fromkeys((row["minutes"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["minutes"], row["method"]) == kind]
         scores = {f"mean_{n}": format_values([float(row[f"mean_{n}"]) for row in own], 1) for n in (1, 5, 10)}
-        yield {**own[0], "seeds": str(len(own)), **scores}
+        yield {**own[0], "minutes": f"{float(own[0]['minutes']):g}", "seeds": str(len(own)), **scores}
 
 
 def page() -> str:

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from stochseg.training import TrainConfig, override
+from stochseg.workers import Pool, open_pool
 from tests.support.cli import run  # noqa: F401  (a fixture)
 
 
@@ -41,6 +42,15 @@ TINY_RUN = {
 def tiny_run() -> Callable[..., TrainConfig]:
     """A training config of a second, with `key=value` changes."""
     return lambda *changes: TrainConfig.parse(override(TINY_RUN, changes))
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """Two workers of a local Dask cluster; mark the module with the group "dask", so that they are started once."""
+    pytest.importorskip("distributed")
+    with open_pool(2, None, "cpu") as found:
+        assert found is not None
+        yield found
 
 
 @pytest.fixture

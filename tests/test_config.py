@@ -64,7 +64,7 @@ class RenamedTwice(Renamed):
 
 def test_old_keys_are_read_under_their_current_names():
     assert RenamedTwice.parse({"wide": 3, "deep": 2}) == RenamedTwice(width=3, depth=2)
-    with pytest.raises(UserError, match="'wide'.*'width'.*remove one"):
+    with pytest.raises(UserError, match="^config: 'wide'.*'width'.*remove one"):
         RenamedTwice.parse({"wide": 3, "width": 3})
     with pytest.raises(UserError, match="unknown key 'deep'"):
         Renamed.parse({"deep": 2})

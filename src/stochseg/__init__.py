@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from stochseg._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from stochseg.analysis import growth as growth
     from stochseg.analysis import hypotheses as hypotheses
+    from stochseg.analysis import lesions as lesions
     from stochseg.analysis import measure as measure
     from stochseg.analysis import measurements as measurements
     from stochseg.errors import UserError as UserError
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that `stochseg --help` does not wait for torch.
 _NAMES = {
-    "analysis": ("hypotheses", "measure", "measurements"),
+    "analysis": ("growth", "hypotheses", "lesions", "measure", "measurements"),
     "errors": ("UserError",),
     "models": ("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
     "plotting": ("plot",),

@@ -2,4 +2,5 @@
 
 from stochseg.cli.app import main
 
-main()
+if __name__ == "__main__":  # processes that the command starts import this module
+    main()

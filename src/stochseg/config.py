@@ -74,13 +74,13 @@ def _explain(cls: type[Config], error: ValidationError, where: str) -> str:
     lines = []
     for problem in error.errors():
         path = [str(part) for part in problem["loc"]]
-        key = ".".join(path)
+        key, text = ".".join(path), problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown key {key!r}; known keys: {', '.join(_known_keys(cls, path))}")
         elif not path:
-            lines.append(f"{where}: {problem['msg']}")
+            lines.append(f"{where}: {text}")
         else:
-            lines.append(f"{where}: key {key!r}: {problem['msg']}; got {_SHORT.repr(problem['input'])}")
+            lines.append(f"{where}: key {key!r}: {text}; got {_SHORT.repr(problem['input'])}")
     return "\n".join(lines)
 
 

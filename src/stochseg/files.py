@@ -101,7 +101,7 @@ def replaced_folder(path: Path, *, ours: Callable[[Path], bool], kind: str, keep
 
     Args:
         path: the folder to write.
-        ours: whether an existing folder may be replaced.
+        ours: whether an existing folder may be replaced; it may raise a UserError that says why not.
         kind: what such a folder is called in the error.
         keep: how many to keep: the new one, and the former ones as PATH-1, PATH-2, …
 

@@ -18,6 +18,7 @@ MAX_CLASSES = 65_535
 MAX_SIDE = 2**16
 """Pixels per side of an image, where a user states them."""
 MAX_SEED = 2**63 - 1
+MAX_WORKERS = 1024
 
 
 def max_file_bytes() -> int:

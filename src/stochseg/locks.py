@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from stochseg.errors import UserError
@@ -23,18 +25,22 @@ from stochseg.owners import Owner, current_owner
 LOCK = ".lock"
 """Name of the lock in a folder."""
 RENEW_SECONDS, STALE_SECONDS = 30, 300
+PATIENCE = STALE_SECONDS + 2 * RENEW_SECONDS
+"""Seconds after which the lock of any dead process can be taken over."""
 
 
 @contextmanager
-def locked(folder: Path, name: str = LOCK) -> Iterator[Lock]:
+def locked(folder: Path, name: str = LOCK, *, rivals: str = "", patience: float = 0) -> Iterator[Lock]:
     """Hold the lock of a folder, which is created if necessary, and remove the scratch files of dead processes in it.
 
     Args:
         folder: the folder to write into.
         name: of the lock, for a folder in which several writers have one each.
+        rivals: regular expression of the names of locks that nobody may hold at the same time.
+        patience: seconds to wait for the lock.
 
     Raises:
-        UserError: if another process holds the lock, or the folder cannot be written.
+        UserError: if another process holds the lock or a rival, or the folder cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)):
@@ -48,8 +54,8 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[Lock]:
     lock = Lock(folder / name)
     try:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            _acquire_in(folder, lock, time.monotonic() + patience)
+            lock.check_rivals(rivals)
         except OSError as error:
             in_the_way = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
             why = error.strerror if in_the_way is None else f"{in_the_way} is a file, expected a folder"
@@ -63,6 +69,36 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[Lock]:
                 path.rmdir()
 
 
+def _acquire_in(folder: Path, lock: Lock, deadline: float) -> None:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return lock.acquire()
+        except UserError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1)
+        except FileNotFoundError:  # another writer had created the folder and removed it again, for nothing to write
+            if folder.exists():
+                raise
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A lock as other processes that write for its holder know it."""
+
+    file: Path
+    text: str
+
+    def check(self) -> None:
+        """Raise a UserError if the lock was lost: its process ended or was suspended, or somebody removed the file."""
+        if _read(self.file) != self.text:
+            raise UserError(
+                f"{self.file} does not belong to this process any more: another one may be writing to the folder. "
+                "Nothing was written over; resume when the other one has ended"
+            )
+
+
 class Lock:
     """A lock file. Use `locked`."""
 
@@ -71,6 +107,7 @@ class Lock:
         self.text = json.dumps(
             {"owner": current_owner().tag, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
         )
+        self.claim = Claim(self.file, self.text)
         self._released = threading.Event()
 
     def acquire(self) -> None:
@@ -86,12 +123,23 @@ class Lock:
         threading.Thread(target=self._renew, name=f"lock {self.file}", daemon=True).start()
 
     def check(self) -> None:
-        """Raise a UserError if the lock was lost: this process was suspended for long, or somebody removed the file."""
-        if _read(self.file) != self.text:
-            raise UserError(
-                f"{self.file} does not belong to this process any more: another one may be writing to the folder. "
-                "Nothing was written over; resume when the other one has ended"
-            )
+        """Raise a UserError if the lock was lost."""
+        self.claim.check()
+
+    def check_rivals(self, names: str) -> None:
+        """Raise a UserError if another process holds a lock of such a name. Of two that start at once, both may.
+
+        Call it after `acquire`: whoever comes later sees this lock.
+        """
+        for file in self.file.parent.glob(".*"):
+            if names and re.fullmatch(names, file.name) and file != self.file:
+                scratch = scratch_path(self.file)
+                try:
+                    scratch.touch()
+                    with _alone(file.parent):
+                        Lock(file)._remove_stale(scratch)
+                finally:
+                    scratch.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Remove the file, unless it belongs to another process by now."""

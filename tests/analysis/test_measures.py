@@ -9,10 +9,11 @@ import torch
 
 import stochseg
 from stochseg.analysis import measure, measurements
-from stochseg.analysis.measures import MEASURES
+from stochseg.analysis.measures import measure_names
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 from tests.support.samples import as_samples
+from tests.support.volumes import ball_samples
 
 ANISOTROPIC = (0.5, 0.8)
 INFO = DatasetInfo(num_classes=3, image_channels=1, class_names=("background", "core", "halo"))
@@ -82,6 +83,36 @@ def test_volume_is_the_sum_over_slices():
         measure(labels[0], "volume")
 
 
+def test_volumes_are_measured_by_the_same_functions():
+    spacing, radii = (2.5, 1.0, 1.0), [0.0, 6.0, 9.0]
+    out = ball_samples(radii, spacing, weights=[0.5, 0.25, 0.25])
+    volume = measure(out, spacing=spacing)
+    assert (volume.name, volume.unit) == ("volume of foreground", "mm³")
+    assert volume.values == pytest.approx([4 / 3 * math.pi * r**3 for r in radii], rel=0.06)
+    assert volume.probability(">", 0) == 0.5
+    names = ["volume", "equivalent diameter", "longest diameter", "longest diameter in plane", "surface area"]
+    table = measurements(out, spacing=spacing)
+    assert [m.name for m in table] == [f"{name} of foreground" for name in [*names, "components"]]
+    assert [m.unit for m in table] == ["mm³", "mm", "mm", "mm", "mm²", ""]
+    assert all(m.values[0] == 0 < m.values[1] <= m.values[2] for m in table)
+    assert [m.unit for m in measurements(out)][:2] == ["px³", "px"]
+    assert measure(out, "longest diameter").values[2] < measure(out, "longest diameter", spacing=spacing).values[2]
+    assert measure(out.labels[0], lambda labels: labels.shape[0]).values.tolist() == [12, 12, 12]
+    assert measure(out.labels[0].to(torch.uint8), spacing=spacing).values == pytest.approx(volume.values)
+
+
+@pytest.mark.parametrize("spacing", [(1, 1), 2.0, (1, 1, 1, 1), (1, 0, 1)])
+def test_spacing_of_volumes_has_three_numbers(spacing):
+    with pytest.raises(UserError, match=r"3 positive numbers.*\(slice, row, column\)"):
+        measure(ball_samples([5.0]), "volume", spacing=spacing)
+
+
+@pytest.mark.parametrize("what", ["area", "perimeter"])
+def test_volumes_have_no_measures_of_images(what):
+    with pytest.raises(UserError, match=f"{what}.*a volume has none.*surface area"):
+        measure(ball_samples([5.0]), what)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -102,8 +133,8 @@ def test_errors_name_the_option(options, message):
 
 def test_table_of_all_measurements():
     table = measurements(as_samples(torch.randint(3, (1, 4, 8, 8)), 3), info=INFO)
-    assert table._repr_html_().count("<tr>") == 1 + 2 * len(MEASURES)
-    assert len(repr(table).splitlines()) == 2 * len(MEASURES)
+    assert table._repr_html_().count("<tr>") == 1 + 2 * len(measure_names(2))
+    assert len(repr(table).splitlines()) == 2 * len(measure_names(2))
 
 
 def test_is_public():

@@ -13,6 +13,8 @@ from stochseg.errors import UserError
         ("longest diameter > 6 mm", Question("longest diameter", "", ">", 6.0, "mm")),
         (" area of ground glass<=12.5mm2", Question("area", "ground glass", "<=", 12.5, "mm²")),
         ("components == 2", Question("components", "", "==", 2.0, "")),
+        ("longest diameter in plane of nodule > 6 mm", Question("longest diameter in plane", "nodule", ">", 6.0, "mm")),
+        ("volume >= 0.5 ml", Question("volume", "", ">=", 500.0, "mm³")),
     ],
 )
 def test_parsing_and_printing(text, question):
@@ -43,6 +45,7 @@ def test_answer_is_the_weight_of_the_samples_with_an_interval():
         ("longest diameter > 6 mm2", "write mm, not mm²"),
         ("volume of nodule > 1 mm", "write mm³, not mm"),
         ("components > 2 px", "omit px"),
+        ("surface area > 2 ml", "write mm², not ml"),
     ],
 )
 def test_a_unit_that_the_measure_cannot_have(text, remedy):

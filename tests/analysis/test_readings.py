@@ -7,10 +7,12 @@ import torch
 import stochseg
 from stochseg.analysis import hypotheses
 from stochseg.data import Phantoms
+from stochseg.data.phantom import PhantomVolumes
 from stochseg.errors import UserError
 from stochseg.metrics import pairwise_iou
 from stochseg.types import DatasetInfo
 from tests.support.samples import as_samples
+from tests.support.volumes import ball_samples
 
 VARIANTS = ("binary", "multiclass")
 
@@ -174,6 +176,32 @@ def test_text_has_name_probability_and_area():
     assert first.areas == {"nodule": 64}
 
 
+def test_readings_of_volumes_are_whole_volumes():
+    """Balls of two sizes at one place and one elsewhere, among empty volumes; slices alone could not tell."""
+    sizes = ball_samples([0, 0, 4, 4.2, 8, 8.2, 8.1], weights=[0.05, 0.2, 0.2, 0.1, 0.15, 0.2, 0.1])
+    found = hypotheses(sizes)
+    assert [r.name for r in found] == ["larger foreground", "smaller foreground", "nothing"]
+    assert [r.probability for r in found] == pytest.approx([0.45, 0.3, 0.25])
+    assert [sorted(r.members) for r in found] == [[4, 5, 6], [2, 3], [0, 1]]
+    assert all(r.medoid.shape == sizes.labels.shape[2:] for r in found)
+    assert str(found[1]).endswith(f"foreground {int(found[1].medoid.sum())} voxels")
+    up, down = (ball_samples([6, 6.2], center=(z, 14, 16)).labels for z in (3, 8))
+    assert [r.name for r in hypotheses(torch.cat([up, down], 1)[0])] == ["foreground", "foreground elsewhere"]
+    assert hypotheses(sizes.labels[0].to(torch.uint8))[0].medoid.dtype == torch.int64
+
+
+def test_readings_of_a_perfect_sampler_of_volumes_are_the_modes():
+    data = PhantomVolumes("val", size=32, slices=6, count=4)
+    for i in range(len(data)):
+        truth, drawn = data.truth(i), data.draw(i, 40, seed=0)
+        found = hypotheses(drawn, info=data.info)
+        assert len(found) == len({int(mode.sum()) for mode in drawn}), "one reading per mode that was drawn"
+        for reading in found:
+            assert any(torch.equal(reading.medoid, mode) for mode in truth.modes)
+            share = (drawn == reading.medoid).flatten(1).all(1).double().mean()
+            assert reading.probability == pytest.approx(float(share))
+
+
 # --- input -----------------------------------------------------------------------------------------------
 
 
@@ -184,7 +212,9 @@ def test_errors_name_the_argument():
     with pytest.raises(UserError, match="index=2: expected 0 to 1"):
         hypotheses(two, index=2)
     with pytest.raises(UserError, match='label maps "n h w"'):
-        hypotheses(two.labels)
+        hypotheses(two.labels, info=DatasetInfo(num_classes=2, image_channels=1))
+    with pytest.raises(UserError, match='"n h w" or "n d h w"'):
+        hypotheses(two.labels[None])
     with pytest.raises(UserError, match="min_separation=1.0"):
         hypotheses(two, index=0, min_separation=1.0)
     with pytest.raises(UserError, match="3 classes"):

@@ -1,14 +1,26 @@
 """Measures of regions against analytic shapes and brute force."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from stochseg.analysis.measures import MEASURES
-from stochseg.analysis.regions import area, components, equivalent_diameter, longest_diameter, perimeter
+from stochseg.analysis.regions import (
+    bounding_box,
+    components,
+    equivalent_diameter,
+    longest_diameter,
+    longest_diameter_in_plane,
+    perimeter,
+    size,
+    surface_area,
+)
+from tests.support.volumes import box, ellipsoid
 
-ANISOTROPIC = (0.5, 0.8)
+PIXEL, ANISOTROPIC = (1.0, 1.0), (0.5, 0.8)
+CT = (2.5, 0.7, 0.8)
 
 
 def disc(radius, spacing=(1.0, 1.0), margin=3):
@@ -24,8 +36,8 @@ def rectangle(h, w):
     return region
 
 
-def blobs(seed, size=12):
-    return np.random.default_rng(seed).random((size, size)) < 0.45
+def blobs(seed, shape=(12, 12), density=0.45):
+    return np.random.default_rng(seed).random(shape) < density
 
 
 def flood(region):
@@ -34,9 +46,10 @@ def flood(region):
     while left:
         part, edge = set(), [left.pop()]
         while edge:
-            y, x = edge.pop()
-            part.add((y, x))
-            near = {(y + i, x + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} & left
+            place = edge.pop()
+            part.add(place)
+            steps = itertools.product((-1, 0, 1), repeat=region.ndim)
+            near = {tuple(a + b for a, b in zip(place, step, strict=True)) for step in steps} & left
             left -= near
             edge += near
         parts.append(part)
@@ -47,7 +60,7 @@ def flood(region):
 def test_disc(spacing):
     radius = 14.0
     region = disc(radius, spacing)
-    assert area(region, spacing) == pytest.approx(math.pi * radius**2, rel=0.02)
+    assert size(region, spacing) == pytest.approx(math.pi * radius**2, rel=0.02)
     assert equivalent_diameter(region, spacing) == pytest.approx(2 * radius, rel=0.01)
     # Corners of pixels whose centers are inside lie up to half a diagonal beyond the circle, at both ends.
     longest = longest_diameter(region, spacing)
@@ -61,7 +74,7 @@ def test_disc(spacing):
 def test_rectangle(spacing):
     h, w = 9, 21
     region = rectangle(h, w)
-    assert area(region, spacing) == pytest.approx(h * w * spacing[0] * spacing[1])
+    assert size(region, spacing) == pytest.approx(h * w * spacing[0] * spacing[1])
     assert longest_diameter(region, spacing) == pytest.approx(math.hypot(h * spacing[0], w * spacing[1]))
     around = 2 * (h * spacing[0] + w * spacing[1])
     assert 0.9 * around < perimeter(region, spacing) < around
@@ -69,27 +82,73 @@ def test_rectangle(spacing):
 
 def test_empty_and_single_pixels():
     nothing, pixel = np.zeros((5, 5), dtype=bool), rectangle(1, 1)
-    for function, _ in MEASURES.values():
-        assert function(nothing, ANISOTROPIC) == 0
+    for function, _, axes in MEASURES.values():
+        if 2 in axes:
+            assert function(nothing, ANISOTROPIC) == 0
+        if 3 in axes:
+            assert function(np.zeros((3, 4, 5), dtype=bool), CT) == 0
+    assert bounding_box(nothing) is None
     assert longest_diameter(pixel, ANISOTROPIC) == pytest.approx(math.hypot(*ANISOTROPIC))
-    assert longest_diameter(rectangle(1, 7)) == pytest.approx(math.hypot(1, 7))
+    assert longest_diameter(rectangle(1, 7), PIXEL) == pytest.approx(math.hypot(1, 7))
     full = np.ones((4, 6), dtype=bool)
-    assert longest_diameter(full) == pytest.approx(math.hypot(4, 6))
-    assert perimeter(full) == perimeter(rectangle(4, 6))
+    assert longest_diameter(full, PIXEL) == pytest.approx(math.hypot(4, 6))
+    assert perimeter(full, PIXEL) == perimeter(rectangle(4, 6), PIXEL)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_longest_diameter_and_components_by_brute_force(seed):
-    region = blobs(seed)
+@pytest.mark.parametrize(("shape", "density", "spacing"), [((12, 12), 0.45, ANISOTROPIC), ((4, 6, 5), 0.15, CT)])
+def test_longest_diameter_and_components_by_brute_force(seed, shape, density, spacing):
+    region = blobs(seed, shape, density)
     parts = flood(region)
     longest = 0.0
     for part in parts:
-        corners = {(y + i, x + j) for y, x in part for i in (0, 1) for j in (0, 1)}
-        for a in corners:
-            for b in corners:
-                longest = max(longest, math.hypot((a[0] - b[0]) * 0.5, (a[1] - b[1]) * 0.8))
-    assert longest_diameter(region, ANISOTROPIC) == pytest.approx(longest)
-    assert components(region) == len(parts)
+        steps = list(itertools.product((0, 1), repeat=region.ndim))
+        corners = {tuple(a + b for a, b in zip(place, step, strict=True)) for place in part for step in steps}
+        for one, other in itertools.combinations(corners, 2):
+            longest = max(longest, math.dist(np.multiply(one, spacing), np.multiply(other, spacing)))
+    assert longest_diameter(region, spacing) == pytest.approx(longest)
+    assert components(region, spacing) == len(parts)
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (1.25, 0.7, 0.7), CT])
+def test_ball_and_box(spacing):
+    radius = 15.0
+    region = ellipsoid((radius,) * 3, spacing)
+    assert size(region, spacing) == pytest.approx(4 / 3 * math.pi * radius**3, rel=0.01)
+    assert equivalent_diameter(region, spacing) == pytest.approx(2 * radius, rel=0.005)
+    assert surface_area(region, spacing) == pytest.approx(4 * math.pi * radius**2, rel=0.02)
+    for longest, voxel in ((longest_diameter, spacing), (longest_diameter_in_plane, spacing[1:])):
+        # Corners of voxels whose centers are inside lie up to half a diagonal beyond the ball, at both ends.
+        assert 2 * (radius - max(voxel)) <= longest(region, spacing) <= 2 * radius + math.hypot(*voxel)
+    sides = np.array((8, 20, 30)) * spacing
+    solid = box((8, 20, 30))
+    assert longest_diameter(solid, spacing) == pytest.approx(math.hypot(*sides))
+    assert longest_diameter_in_plane(solid, spacing) == pytest.approx(math.hypot(*sides[1:]))
+    faces = 2 * (sides[0] * sides[1] + sides[1] * sides[2] + sides[0] * sides[2])
+    assert 0.85 * faces < surface_area(solid, spacing) < faces
+
+
+def test_surface_of_an_ellipsoid_in_any_orientation():
+    """Its estimate depends little on the axes, on padding and on the order of the axes."""
+    for semi in itertools.permutations((16.0, 12.0, 8.0)):
+        pairs = [(a * b) ** 1.6075 for a, b in itertools.combinations(semi, 2)]
+        knud_thomsen = 4 * math.pi * (sum(pairs) / 3) ** (1 / 1.6075)  # accurate to 1.1%
+        region = ellipsoid(semi, CT)
+        assert surface_area(region, CT) == pytest.approx(knud_thomsen, rel=0.04)
+    assert surface_area(np.pad(region, 3), CT) == pytest.approx(surface_area(region, CT))
+    turned = surface_area(np.moveaxis(region, 0, 2), (*CT[1:], CT[0]))
+    assert turned == pytest.approx(surface_area(region, CT))
+
+
+def test_diameter_in_plane_is_the_largest_of_a_slice():
+    """A slanted rod is long in space and short in every slice; two lesions do not add up."""
+    rod = np.zeros((6, 8, 8), dtype=bool)
+    for z in range(6):
+        rod[z, z, z] = True
+    assert longest_diameter_in_plane(rod, CT) == pytest.approx(math.hypot(*CT[1:]))
+    assert longest_diameter(rod, CT) == pytest.approx(6 * math.hypot(*CT))
+    rod[0, 0, 7] = True
+    assert longest_diameter_in_plane(rod, CT) == pytest.approx(math.hypot(*CT[1:]))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -118,5 +177,5 @@ def test_perimeter_by_counting_crossings(seed):
 
 def test_perimeter_is_independent_of_padding_and_transposition():
     region = blobs(1)
-    assert perimeter(np.pad(region, 4)) == pytest.approx(perimeter(region))
+    assert perimeter(np.pad(region, 4), PIXEL) == pytest.approx(perimeter(region, PIXEL))
     assert perimeter(region.T, ANISOTROPIC[::-1]) == pytest.approx(perimeter(region, ANISOTROPIC))

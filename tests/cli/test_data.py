@@ -15,6 +15,7 @@ from stochseg.data import Store
 from stochseg.data.example import write_example_folder
 from stochseg.data.folder import init_folder
 from stochseg.evaluation.data_report import report_data
+from tests.support.volume_files import write_nifti
 
 
 @pytest.fixture
@@ -72,6 +73,28 @@ def test_import_check_show(run, folder, tmp_path):
     picture = np.asarray(Image.open(sheet))
     assert picture.shape[0] > 200
     assert picture.std() > 10
+
+
+def test_volumes_init_check_show_import(run, tmp_path):
+    root = tmp_path / "mine"
+    for i in range(4):
+        volume = np.random.default_rng(i).integers(0, 256, (20, 16, 4 + i)).astype(np.int16)
+        for folder, values in (("images", volume), ("labels/ana", (volume > 128).astype(np.uint8))):
+            write_nifti(root / folder / f"p{i}.nii.gz", values, np.diag([-0.7, -0.7, 2.5 + i % 2, 1]))
+    assert run("data", "init", root, "group=(.+)")[0] == 0
+    code, out, err = run("data", "check", root)
+    assert code == 0
+    assert re.search(r"\d×16×20", out)
+    assert "2 spacings: slices 2.5 to 3.5 mm" in err
+    for source in (root, tmp_path / "mine.h5"):
+        if source.suffix:
+            assert run("data", "import", "folder", root, source)[0] == 0
+        assert run("data", "show", source, "--out", tmp_path / "sheet.png")[0] == 0
+        assert np.asarray(Image.open(tmp_path / "sheet.png")).std() > 10
+    write_nifti(root / "labels/ana/p1.nii.gz", np.zeros((20, 16, 4), np.uint8), np.diag([-0.7, -0.7, 3.5, 1]))
+    code, _, err = run("data", "check", root)
+    assert code == 1
+    assert re.search(r"ana/p1\.nii\.gz.*images/p1\.nii\.gz", err, re.DOTALL)
 
 
 def test_check_finds_every_problem(run, folder):

@@ -4,9 +4,13 @@ import csv
 import json
 
 import pytest
+import yaml
 from PIL import Image
 
+from stochseg.models import save
 from stochseg.training import train
+from stochseg.types import VOID, DatasetInfo
+from tests.support.models import lively
 from tests.support.pages import Page
 from tests.support.runs import evaluations
 
@@ -79,6 +83,17 @@ def test_results_on_a_checkpoint_are_written_elsewhere(run, trained, folder_root
     assert (tmp_path / "runs/run-last/report.html").exists()
 
 
+def test_a_model_with_the_label_void_is_scored_on_the_classes_of_the_data(run, folder_root, tmp_path):
+    facts = yaml.safe_load((folder_root / "dataset.yaml").read_text()) | {"class_names": ["background", "nodule"]}
+    (folder_root / "dataset.yaml").write_text(yaml.safe_dump(facts))
+    info = DatasetInfo(num_classes=3, image_channels=1, class_names=("background", "nodule", VOID))
+    save(lively("ccdm-fast", 3, info=info, evaluations=2), tmp_path / "model")
+    arguments = ("--data", folder_root, "-n", 2, "--out", tmp_path / "scores")
+    assert run("evaluate", tmp_path / "model", *arguments)[0] == 0
+    Page(tmp_path / "scores/index.html").check()
+    assert "miou" in json.loads((tmp_path / "scores/metrics.json").read_text())
+
+
 def test_earlier_evaluations_are_kept_and_the_report_never_mixes_splits(run, trained):
     before = evaluations(trained)
     for split, n in (("val", 3), ("test", 4)):
@@ -116,6 +131,7 @@ def test_several_seeds_and_one_sample(run, trained, tmp_path):
     code, out, messages = run("evaluate", trained, "-n", 1, "--seeds", 2, "--limit", 1, "--out", tmp_path / "a")
     assert code == 0
     assert "need two" in messages
+    assert "1 sample each" in " ".join(out.split())
     assert "±" in out
     assert "diversity" not in out
     scores = json.loads((tmp_path / "a/metrics.json").read_text())

@@ -21,5 +21,5 @@ def test_paths_are_neither_wrapped_nor_read_as_markup(run, trained, slice_png, t
     assert code == 0
     assert str(image) in out
     code, _, messages = run("predict", trained, tmp_path / f"{name}-absent.png", "--out", tmp_path / "out")
-    assert code == 1
+    assert code == 2
     assert f"{name}-absent.png" in messages

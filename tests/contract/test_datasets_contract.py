@@ -46,8 +46,10 @@ def test_examples_have_the_declared_shapes_and_types(data):
     allowed = {*range(data.info.num_classes), *({data.info.ignore} - {None})}
     for i in range(min(len(data), 4)):
         example = data[i]
-        k, h, w = example.raters.shape
-        assert example.image.shape == (data.info.image_channels, h, w)
+        k, *space = example.raters.shape
+        assert len(space) == data.info.spatial_dims
+        assert example.image.shape == (data.info.image_channels, *space)
+        assert example.spacing is None or len(example.spacing) == len(space)
         assert example.image.dtype == torch.float32
         assert torch.isfinite(example.image).all()
         assert k >= 1

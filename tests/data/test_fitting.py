@@ -74,6 +74,17 @@ def test_examples_are_padded_to_the_largest():
     assert [int((e.raters == 1).sum()) for e in padded] == [h * w for h, w in shapes]
 
 
+def test_volumes_are_padded_along_all_axes():
+    shapes = [(2, 4, 9), (5, 8, 3)]
+    examples = [Example(torch.rand(1, *s), torch.ones(3, *s).long(), "") for s in shapes]
+    padded = pad_together(examples, 255)
+    assert {tuple(e.image.shape) for e in padded} == {(1, 5, 8, 9)}
+    first = padded[0]
+    assert torch.equal(first.raters[:, 1:3, 2:6], examples[0].raters)
+    assert int((first.raters == 255).sum()) == 3 * (5 * 8 * 9 - 2 * 4 * 9)
+    assert torch.equal(first.image[0, 4, 2:6], examples[0].image[0, 1]), "slices beyond the last one repeat it"
+
+
 @pytest.mark.parametrize(("classes", "ignore", "expected"), [(2, None, 255), (2, 7, 7), (300, None, 300)])
 def test_padding_is_no_class(classes, ignore, expected):
     assert void_label(DatasetInfo(num_classes=classes, image_channels=1, ignore=ignore)) == expected

@@ -14,6 +14,7 @@ from stochseg.data.example import write_example_folder
 from stochseg.data.folder import init_folder, read_splits
 from stochseg.data.folder.config import FolderConfig
 from stochseg.data.folder.groups import describe_groups, find_group
+from stochseg.errors import UserError
 
 NAMES = {
     "patient and slice": ({f"P{p:03d}-{s}": f"P{p:03d}" for p in range(4) for s in range(3)}),
@@ -27,6 +28,7 @@ NAMES = {
     "folders": ({f"{name}/{s}": name for name in ("anna", "bob", "cid") for s in range(3)}),
     "folders with numbers": ({f"P{p}/img_{s}": f"P{p}" for p in range(4) for s in range(3)}),
     "some without number": ({f"P{p}-{s}": f"P{p}" for p in range(4) for s in range(2)} | {"atlas": "atlas"}),
+    "one patient": ({f"P000-{s}": "P000" for s in range(5)}),
     "two patients": ({f"P{p}-{s}": f"P{p}" for p in range(2) for s in range(5)}),
     "most patients once": ({f"P{p}-0": f"P{p}" for p in range(20)} | {"P3-1": "P3"}),
 }
@@ -79,6 +81,44 @@ def test_our_own_example_does_not_leak(folder):
     assert sum(map(len, groups)) == len(set.union(*groups)) == 12
     assert check_data(folder).problems == []
     assert "12 groups, such as P000 (P000-0, P000-1, …)" in (folder / "dataset.yaml").read_text()
+
+
+def test_a_single_patient_is_never_split(tmp_path):
+    folder = write_example_folder(tmp_path / "mine", count=4, size=16)
+    with pytest.raises(UserError, match=r"one patient, P000 \(P000-0, P000-1, .*'group=\(\.\+\)'.*'group=\^\(P000\)'"):
+        init_folder(folder)
+    assert not (folder / "dataset.yaml").exists()
+    init_folder(folder, {"group": "^(P000)"})
+    assert {split: len(ids) for split, ids in read_splits(folder).items()} == {"train": 4, "val": 0, "test": 0}
+    assert all("is empty; add images of other patients" in problem for problem in check_data(folder).problems)
+    (folder / "dataset.yaml").unlink()
+    (folder / "splits.json").unlink()
+    init_folder(folder, {"group": "(.+)"})
+    assert all(read_splits(folder).values())
+    assert check_data(folder).problems == []
+
+
+def test_other_layouts_get_a_hint(tmp_path):
+    folder = write_example_folder(tmp_path / "mine", count=8, size=16)
+    (folder / "labels/ana").rename(folder / "masks")
+    shutil.rmtree(folder / "labels")
+    with pytest.raises(UserError, match=r"labels/RATER/ID\.\*, found none; if masks .* labels/rater1"):
+        init_folder(folder)
+    (folder / "labels").mkdir()
+    (folder / "masks").rename(folder / "labels/rater1")
+    init_folder(folder)
+    (folder / "images").rename(folder / "pictures")
+    (folder / "dataset.yaml").unlink()
+    with pytest.raises(UserError, match="if pictures has the images, move it to images"):
+        init_folder(folder)
+
+
+def test_hints_are_quoted_for_the_shell(tmp_path):
+    folder = write_example_folder(tmp_path / "my data", count=8, size=16)
+    with pytest.raises(UserError, match=rf"stochseg data init '{folder}'"):
+        check_data(folder)
+    with pytest.raises(UserError, match="no such folder"):
+        init_folder(tmp_path / "nowhere")
 
 
 def without_group(folder):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import ndimage, stats
 
-from stochseg.data import KnownTruth, Phantoms, SegmentationData, open_dataset
+from stochseg.data import KnownTruth, Phantoms, PhantomVolumes, SegmentationData, open_dataset
 from stochseg.errors import UserError
 
 VARIANTS = ("binary", "multiclass")
@@ -287,3 +287,45 @@ def test_gap_between_core_and_halo_predicts_all_solid(size):
     gap = [np.subtract(*readings(binary, i)) for i in range(150)]
     p = np.stack([multiclass.truth(i).probabilities.numpy() for i in range(150)])
     assert np.corrcoef(gap, p[:, 3] / p[:, 2:].sum(1))[0, 1] < -0.9
+
+
+# --- volumes -----------------------------------------------------------------------------------------------
+
+
+def test_readings_of_a_volume_hold_together():
+    """Each rater draws a whole mode, in proportion to its probability, and modes differ in several slices."""
+    data = PhantomVolumes("train", size=32, slices=12, count=4, raters=300)
+    for i in range(len(data)):
+        truth, raters = data.truth(i), data[i].raters
+        assert tuple(truth.modes.shape) == (3, 12, 32, 32)
+        same = (raters[:, None] == truth.modes).flatten(2).all(2)
+        assert (same.sum(1) == 1).all()
+        frequencies = same.double().mean(0)
+        assert stats.chisquare(300 * frequencies, 300 * truth.probabilities).pvalue > 1e-4
+        nothing, core, whole = truth.modes
+        assert nothing.sum() == 0
+        assert (core <= whole).all()
+        assert core.sum() <= 0.6 * whole.sum()
+        differ = (core != whole).flatten(1).any(1)
+        assert differ.sum() >= 4
+
+
+def test_core_and_halo_of_a_volume_are_solid_balls_that_can_be_seen():
+    data = PhantomVolumes("val", size=64, slices=18, count=12)
+    for i in range(len(data)):
+        core, whole = data.truth(i).modes[1:].bool().numpy()
+        for part in (core, whole):
+            assert ndimage.label(part)[1] == 1
+            deep, wide = (np.ptp(np.flatnonzero(part.any(axes))) + 1 for axes in ((1, 2), (0, 1)))
+            assert 0.6 < deep * 2.0 / (wide * 1.4) < 1.4, "slices are 2 mm apart, columns 1.4 mm"
+        image = data.raw(i).astype(float)
+        rim = ndimage.binary_dilation(whole, iterations=3) & ~whole
+        assert image[core].mean() > image[whole & ~core].mean() + 10
+        assert image[whole & ~core].mean() > np.median(image[rim]) + 5
+
+
+def test_one_slice_is_a_volume():
+    data = PhantomVolumes("val", size=16, slices=1, count=2)
+    assert data[0].image.shape == (1, *data.space(0)) == (1, 1, 16, 16)
+    with pytest.raises(UserError, match="slices.* 0"):
+        PhantomVolumes("val", slices=0)

@@ -126,6 +126,16 @@ def test_interrupted_import_resumes(mixed, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["toy.h5"]
 
 
+def test_scratch_of_an_import_killed_at_its_end_is_removed_by_the_next(mixed, tmp_path, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(writing.shutil, "rmtree", lambda *_, **__: None)
+        out = write_store(plan(mixed), tmp_path / "toy.h5")
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(UserError, match="exists"):
+        write_store(plan(mixed), out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_shards_are_limited_in_bytes(mixed, tmp_path, monkeypatch):
     written = []
     original = writing._write_shard

@@ -22,6 +22,11 @@ def numbered(height: int, width: int, raters: int = 3) -> Example:
     return Example(numbers.float(), numbers.repeat(raters, 1, 1), "numbered", "group", (0.5, 2.0))
 
 
+def counted_volume(*shape: int) -> Example:
+    numbers = torch.arange(int(np.prod(shape))).view(1, *shape)
+    return Example(numbers.float(), numbers.repeat(2, 1, 1, 1), "numbered", "group", (2.5, 0.5, 2.0))
+
+
 def moves(example: Example, tries: int) -> list[Example]:
     rng = np.random.default_rng(7)
     return [flip_rotate(example, rng, INFO) for _ in range(tries)]
@@ -54,6 +59,27 @@ def test_neighbors_stay_neighbors_and_spacing_follows_the_axes():
         assert step_down in (1, 6)
         # The original has spacing 0.5 from row to row (numbers 6 apart) and 2.0 from column to column.
         assert moved.spacing == ((0.5, 2.0) if step_down == 6 else (2.0, 0.5))
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((3, 5, 5), 8), ((3, 4, 7), 4)])
+def test_volumes_are_turned_in_plane(shape, expected):
+    example = counted_volume(*shape)
+    seen = set()
+    for moved in moves(example, 300):
+        assert torch.equal(moved.raters, moved.image.long().expand(2, *shape))
+        assert torch.equal(moved.raters.flatten(2).min(2).values, example.raters.flatten(2).min(2).values)
+        turned = abs(int(moved.raters[0, 0, 1, 0] - moved.raters[0, 0, 0, 0])) == 1
+        assert moved.spacing == ((2.5, 2.0, 0.5) if turned else (2.5, 0.5, 2.0))
+        seen.add(tuple(moved.raters[0].flatten().tolist()))
+    assert len(seen) == expected
+
+
+@pytest.mark.parametrize("name", sorted(AUGMENTATIONS))
+def test_every_augmentation_takes_volumes(name):
+    info = DatasetInfo(num_classes=2, image_channels=3, spatial_dims=3)
+    example = Example(torch.rand(3, 4, 5, 5), torch.zeros(2, 4, 5, 5).long(), "a")
+    moved = AUGMENTATIONS[name](example, np.random.default_rng(0), info)
+    assert (moved.image.shape, moved.raters.shape) == (example.image.shape, example.raters.shape)
 
 
 def test_names_and_the_original_are_kept():
@@ -206,6 +232,16 @@ def test_resized_data_set_has_one_size():
     data = Resized(Two(), (8, 8))
     assert [tuple(data[i].raters.shape) for i in range(len(data))] == [(3, 8, 8)] * 2
     assert data.info == INFO.model_copy(update={"size": (8, 8)})  # saved with the weights
+
+
+def test_volumes_are_resized_in_plane():
+    example = counted_volume(3, 4, 8)
+    small = resize(example, (2, 4))
+    assert small.spacing == (2.5, 1.0, 4.0)
+    for i in range(3):
+        plane = Example(example.image[:, i], example.raters[:, i], "a", spacing=(0.5, 2.0))
+        assert torch.equal(small.raters[:, i], resize(plane, (2, 4)).raters)
+        torch.testing.assert_close(small.image[:, i], resize(plane, (2, 4)).image)
 
 
 # --- volumes ------------------------------------------------------------------------------------------------------

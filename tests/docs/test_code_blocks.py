@@ -31,6 +31,8 @@ from stochseg.models import MODELS, create
 from stochseg.training import train
 from tests.docs.blocks import PAGES, ROOT, Block, Page, read_page, shell_lines
 from tests.support.images import nifti_bytes
+from tests.support.oblique import write_volume
+from tests.support.scans import ct, write_nifti
 
 CHECKED = [page for page in map(read_page, PAGES) if page.blocks]
 # Arguments that make commands fast; the last of several values of an option counts.
@@ -186,6 +188,18 @@ def make_run(path: Path) -> None:
         Image.fromarray(image).save(path / "images" / f"phantom-test-{i:05d}.png")
 
 
+def make_series(path: Path) -> None:
+    write_volume(path, ct((6, 140, 150), (3, 60, 83), (2.5, 9.0, 7.0)))
+
+
+def make_ct(path: Path) -> None:
+    write_nifti(path, ct((6, 140, 150), (3, 60, 83), (2.5, 9.0, 7.0)))
+
+
+def make_table(path: Path) -> None:
+    path.write_text("input,id,x,y,z\nct-series,left upper lobe,83,60,3\nct-series,lingula,40,90,4\n")
+
+
 def make_scans(path: Path) -> None:
     path.mkdir()
     make_picture(path / "a.png")
@@ -208,6 +222,9 @@ PREPARE: dict[str, Callable[[Path], None]] = {
     "runs/mine": make_run,
     "runs/demo": make_run,
     "scans": make_scans,
+    "ct-series": make_series,
+    "ct.nii.gz": make_ct,
+    "lesions.csv": make_table,
     "predictions": make_predictions,
     "slice.png": make_picture,
     "nodule.png": make_picture,

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from stochseg.data import Phantoms, has_single_annotations
+from stochseg.errors import UserError
 from stochseg.evaluation import default_count, evaluate
 from stochseg.metrics import confusion_matrix, miou
 from stochseg.models.sampling import SamplingOptions
+from stochseg.types import VOID, DatasetInfo
 from tests.support.models import batch_sizes, lively
 
 DATA = Phantoms("val", size=16, variant="multiclass", count=3, raters=1)
@@ -61,3 +63,40 @@ def test_one_sample_has_no_scores_that_need_two(model):
     assert {"ged_1", "hm_iou_1", "miou_mean_1", "miou_vote_1", "ece", "mode_tv"} <= one.keys()
     labels = [model.sample(DATA[i].image[None], 1).labels for i in range(3)]
     assert all(torch.equal(labels[i], model.sample(DATA[i].image[None], 2).labels[:, :1]) for i in range(3))
+
+
+def with_label(name: str) -> DatasetInfo:
+    """Facts about the data, for a model of one label more."""
+    classes = DATA.info.num_classes + 1
+    return DATA.info.model_copy(
+        update={
+            "num_classes": classes,
+            "class_names": (*DATA.info.names, name),
+            "palette": DATA.info.colors[:1] * classes,
+        }
+    )
+
+
+def test_void_of_a_model_is_left_out_before_the_arg_max():
+    """As by the CCDM authors, whose model has 20 labels for 19 classes."""
+    info, kept = with_label(VOID), DATA.info.num_classes
+    model = lively("ccdm-fast", kept + 1, info=info, evaluations=2, noise="independent")
+    drawn = {n: [model.sample(DATA[i].image[None], n) for i in range(3)] for n in (1, 10)}
+    assert any((samples.mean.argmax(1) == kept).any() for samples in drawn[1])
+    result = evaluate(model, DATA, options=SamplingOptions(n=10), keep=1)
+    for n, samples in drawn.items():
+        fused = torch.cat([each.mean[:, :kept].argmax(1) for each in samples])
+        confusion = confusion_matrix(fused, torch.cat([DATA[i].raters for i in range(3)]), kept)
+        assert result.metrics[f"miou_mean_{n}"] == pytest.approx(miou(confusion).item()), n
+    assert result.metrics["miou_vote_1"] == result.metrics["miou_mean_1"]
+    scored = result.kept[0][1]
+    torch.testing.assert_close(scored.mean.sum(1), torch.ones_like(scored.mean[:, 0]))
+    assert scored.labels.max() < kept
+    same = drawn[10][0].labels == scored.labels
+    assert torch.equal(same, drawn[10][0].labels < kept)
+
+
+def test_other_labels_more_than_the_data_have_are_refused():
+    model = lively("ccdm-fast", DATA.info.num_classes + 1, info=with_label("sky"))
+    with pytest.raises(UserError, match=rf"{DATA.info.num_classes + 1} classes"):
+        evaluate(model, DATA, options=SamplingOptions(n=2))

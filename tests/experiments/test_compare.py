@@ -5,14 +5,17 @@ import json
 import math
 
 import pytest
+import torch
 
 from stochseg.errors import UserError
 from stochseg.experiments import compare as module
 from stochseg.experiments.compare import compare, parse_budget
 from stochseg.experiments.comparison import markdown_table
+from stochseg.locks import locked
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import method_bars, write_figure
 from stochseg.training.config import write_config
+from tests.support.workers import LosingPool
 
 
 @pytest.fixture
@@ -62,6 +65,31 @@ def test_finished_rows_are_kept_and_failed_ones_are_repeated(methods, tmp_path, 
     second = run(methods, tmp_path / "out")
     assert second[0] == first[0]
     assert [config.start_from for config in trained] == ["absent"]
+
+
+@pytest.mark.xdist_group("dask")
+def test_workers_make_the_same_rows(methods, tmp_path, pool):
+    timing = {"train_minutes": 0, "seconds_per_sample": 0}
+    torch.set_num_threads(1)  # as many as in a worker
+    alone, together = (
+        run([*methods, f"{methods[0]} lr=1e-3"], tmp_path / name, pool=each)
+        for name, each in (("alone", None), ("together", pool))
+    )
+    assert [row["method"] for row in together] == [row["method"] for row in alone]
+    for a, b in zip(alone, together, strict=True):
+        assert json.dumps(a | timing) == json.dumps(b | timing)
+    assert (tmp_path / "together/samples-1.png").exists()
+
+
+def test_a_method_that_kills_its_workers_is_a_failed_one(methods, tmp_path):
+    (row,) = run(methods[:1], tmp_path / "out", pool=LosingPool("good.yaml"))
+    assert "its worker died 2 times" in row["problem"]
+
+
+def test_a_second_comparison_in_the_same_folder_is_refused(methods, tmp_path):
+    with locked(tmp_path / "out"), pytest.raises(UserError, match="in use by process"):
+        run(methods, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluations_cap_the_methods_that_make_more(methods, tmp_path):

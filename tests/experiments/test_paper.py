@@ -16,6 +16,7 @@ from stochseg.errors import UserError
 from stochseg.experiments.paper import FORMATS, TABLES, RunSettings, find_table, format_table, run_rows, runner
 from stochseg.experiments.paper.costs import cost, measure_row
 from stochseg.experiments.paper.figures import FIGURES, FigureSettings, draw_figure
+from stochseg.experiments.paper.listing import list_rows
 from stochseg.experiments.paper.runner import SCORES, training_config
 from stochseg.experiments.paper.synthetic import write_synthetic
 from stochseg.experiments.paper.trainings import DATA, TRAININGS
@@ -37,6 +38,20 @@ def test_every_printed_number_is_there():
     assert counts["model-size"] == 20
     assert counts["unet-ce-128x256"] + counts["unet-ce-256x512"] == 16
     assert sum(counts.values()) == 149
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_fit_into_80_columns_without_broken_words(name):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(list_rows(name))
+    shown = set(console.export_text().split())
+    for row in find_table(name).rows:
+        printed = [cell.printed.partition("±") for cell in row.cells.values()]
+        assert shown >= {
+            row.training,
+            *(value for value, _, _ in printed),
+            *(f"±{sd}" for _, sign, sd in printed if sign),
+        }
 
 
 @pytest.mark.parametrize(

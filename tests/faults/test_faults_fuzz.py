@@ -18,7 +18,10 @@ def targets(tmp_path_factory):
 NAMES = (
     *("png", "jpeg", "other-pictures", "tiff", "nii", "nii-volume", "nii.gz", "nii.gz-volume", "dcm", "dcm-volume"),
     *("zip", "pickle", "dataset.yaml", "train.yaml", "settings", "xml", "store", "lidc-hdf5"),
-    *("config.json", "model.safetensors", "samples.npz", "command"),
+    *("ccdm/config.json", "ccdm/model.safetensors", "prob-unet/config.json", "prob-unet/model.safetensors"),
+    *("last/checksums.sha256", "last/state/progress.json", "last/state/optimizer.safetensors"),
+    *("last/state/model.safetensors", "log.jsonl", "samples.npz"),
+    *("predictions/result.json", "predictions/samples.tif", "predictions/mean.tif", "command"),
 )
 
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from stochseg.errors import UserError
 from stochseg.files import MANIFEST, write_manifest
 from stochseg.models import load
-from stochseg.reports.run import read_log
 from stochseg.training import loop, train
+from stochseg.training.log import read_log
 from tests.support.processes import dead_owner
 from tests.support.runs import assert_same_run, records, saved_progress, stop_at, values
 
@@ -194,8 +194,13 @@ def test_a_finished_run_writes_a_lost_best_model_again(out, resume):
 def test_foreign_files_are_refused_before_the_training(out, resume, monkeypatch, stray):
     (out / stray).mkdir() if stray.endswith("/") else (out / stray).touch()
     stop_at(monkeypatch, 1, RuntimeError("trained"))
-    with pytest.raises(UserError, match=rf"{Path(stray).parts[0]} exists and is not a checkpoint.*move other files"):
+    with pytest.raises(UserError, match=rf"{Path(stray).parts[0]} contains notes.*; move it"):
         resume("steps=9")
+
+
+def test_a_folder_with_a_run_is_refused_before_the_data_are_opened(out, tiny_run):
+    with pytest.raises(UserError, match="already contains a run"):
+        train(tiny_run("data.options.size=-1", "data.augment=auto"), out, device="cpu")
 
 
 def test_a_new_run_refuses_folders_that_it_would_have_to_replace(tiny_run, tmp_path, monkeypatch):

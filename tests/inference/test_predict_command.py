@@ -39,7 +39,8 @@ def test_exit_codes(run, saved, tmp_path):
     assert "tile 40 and overlap 96" in err
     assert run("predict", tmp_path / "nowhere", tmp_path / "in")[0] == 2
     code, out, err = run("predict", saved, tmp_path / "no.png", "--out", tmp_path / "other")
-    assert (code, out) == (1, "0 done, 1 skipped; nothing was written\n")
+    assert (code, out) == (2, "")
+    assert "no.png: no such file" in err
     assert not (tmp_path / "other").exists()
 
 

@@ -222,31 +222,39 @@ def test_weights_of_another_kind_of_model_are_refused():
 # --- time steps of training -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("t_power", [1.0, 2.0])
-def test_time_steps_are_drawn_by_t_power(t_power):
+@pytest.mark.parametrize(("t_power", "pure"), [(1.0, 0.0), (2.0, 0.0), (2.0, 0.25), (1.0, 1.0)])
+def test_time_steps_are_drawn_by_t_power_and_the_share_of_pure_noise(t_power, pure):
     maps, keys = torch.zeros(1000, 1, 1, 1, dtype=torch.int64), [(i,) for i in range(1000)]
     _, _, u, _ = draw_pairs(maps, None, torch.ones(1000), keys, draws=4)
-    t = time_steps(u, 10, t_power)
+    t = time_steps(u, 10, t_power, pure)
     found = torch.bincount(t, minlength=11)[1:] / 4000
-    edges = (torch.arange(11) / 10) ** t_power
-    torch.testing.assert_close(found, edges.diff(), atol=0.02, rtol=0)
+    expected = (1 - pure) * ((torch.arange(11) / 10) ** t_power).diff()
+    expected[-1] += pure
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
 
 
-def test_bound_does_not_depend_on_t_power():
+def test_one_of_two_draws_of_each_image_is_pure_noise():
+    maps, keys = torch.zeros(100, 1, 1, 1, dtype=torch.int64), [(i,) for i in range(100)]
+    _, _, u, _ = draw_pairs(maps, None, torch.ones(100), keys, draws=2)
+    assert ((time_steps(u, 10**9, pure=0.5) == 10**9).view(100, 2).sum(1) == 1).all()
+
+
+def test_bound_does_not_depend_on_the_distribution_of_t():
     """Terms are weighted by the inverse of the probability of t, which leaves their mean over t unchanged."""
     x0 = labels(1, 1, 2, 4, 4)[0]
     means = []
-    for t_power in (1.0, 2.0, 3.0):
-        model = fast(objective="kl", t_power=t_power, num_timesteps=10).double()
+    for t_power, pure in ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0), (2.0, 0.5)):
+        model = fast(objective="kl", t_power=t_power, pure=pure, num_timesteps=10).double()
         condition, rows = model.denoiser.encode(image(1, 4, 4).double()), torch.zeros(1, dtype=torch.int64)
-        p = ((torch.arange(11) / 10).double() ** t_power).diff()  # of t = 1..10
+        p = (1 - pure) * ((torch.arange(11) / 10).double() ** t_power).diff()  # of t = 1..10
+        p[-1] += pure
         with torch.no_grad():
             terms = [
                 model._terms(Target(x0, None), 1 - x0, torch.tensor([t]), condition[rows]).item() * p[t - 1].item()
                 for t in range(1, 11)
             ]
         means.append(sum(terms))
-    assert means == pytest.approx([means[0]] * 3, rel=1e-6)
+    assert means == pytest.approx([means[0]] * 4, rel=1e-6)
 
 
 # --- pretrained features ----------------------------------------------------------------------------------

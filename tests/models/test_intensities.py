@@ -8,7 +8,7 @@ from rich.console import Console
 import stochseg
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.models.intensities import describe_unusual, measure_intensities
+from stochseg.models.intensities import describe_unusual, measure_intensities, with_intensities
 from stochseg.training import train
 from stochseg.types import DatasetInfo, Intensities, Normalization
 from tests.support.models import lively
@@ -127,6 +127,23 @@ def test_the_bundled_model_says_how_its_slices_were_scaled():
         assert not describe_unusual(model.info.normalization(torch.from_numpy(PHANTOMS.raw(i)[None])), model.info)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (31, 128), (200, 8)])
+def test_images_much_smaller_than_the_training_images(size):
+    model = stochseg.load("lidc")
+    image = np.resize(np.array([0, 255], np.uint8), size)
+    with pytest.raises(UserError, match=rf"its {size[0]}×{size[1]} pixels .* at least 128×128; .*{ANYWAY}"):
+        model.sample(image, 1)
+    model.sample(image, 1, allow_unusual_input=True)
+    fitting = model.info.model_copy(update={"fit": (64, 64)})  # which resizes every image
+    assert not describe_unusual(model.info.normalization(torch.from_numpy(image[None]).float()), fitting)
+
+
+def test_the_smallest_size_of_images_and_patches():
+    data = Phantoms("train", size=16, count=2)
+    assert with_intensities(data).min_size == (16, 16)
+    assert with_intensities(data, (4, 8, 32)).min_size == (8, 16)
+
+
 def test_measured_by_hand():
     images = [torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0, 7.0]]]), torch.tensor([[[5.0, 5.0]]])]
     found = measure_intensities(images, Normalization(mean=(10.0,), std=(2.0,)))
@@ -139,5 +156,6 @@ def test_training_stores_them_with_the_model(tiny_run, tmp_path):
     model = stochseg.load(train(tiny_run("steps=1"), tmp_path / "run", device="cpu", console=Console(quiet=True)))
     data = Phantoms("train", size=8, count=10)
     assert model.info.intensities.highest == (max(data.raw(i).max() for i in range(10)),)
+    assert model.info.min_size == (8, 8)
     with pytest.raises(UserError, match="multiply it by 255"):
         model.sample(RNG.random((16, 16)), 1)

@@ -18,6 +18,7 @@ from stochseg.errors import UserError
 from stochseg.types import Samples
 from tests.support.figures import assert_shows_something, texts
 from tests.support.samples import as_samples
+from tests.support.volumes import ball_samples
 
 
 def perfect(data, index=1, n=12):
@@ -141,3 +142,30 @@ def test_the_part_that_the_model_labels_is_drawn():
     (box,) = stochseg.plot(data[1].image, out, data.info).axes[0].patches
     assert box.get_bbox().extents.tolist() == [5.5, 3.5, 17.5, 19.5]
     assert not stochseg.plot(data[1].image, perfect(data), data.info).axes[0].patches
+
+
+def test_volumes_are_drawn_in_three_planes():
+    spacing = (2.5, 1.0, 1.0)
+    out = ball_samples([0, 0, 5, 5.2, 8, 8.2], spacing, (12, 40, 44), (5, 12, 30))
+    raw = np.random.default_rng(0).normal(size=(12, 40, 44))
+    figure = stochseg.plot(raw, out, spacing=spacing)
+    words = said(figure)
+    for plane in ("axial", "coronal", "sagittal"):
+        assert f"{plane}: 6 samples" in words
+    assert "volume (ml)" in words, "more than 1,000 mm³"
+    for reading in stochseg.hypotheses(out):
+        assert any(text.startswith(f"{reading.probability:.0%} (") for text in words)
+    assert_shows_something(figure, dpi=40)
+    tensor = torch.from_numpy(raw).float()[None]
+    assert "volume (px³)" in said(stochseg.plot(tensor, out))
+    with pytest.raises(UserError, match='"d h w"'):
+        stochseg.plot(raw[0], out)
+    with pytest.raises(UserError, match="12 x 40 x 44"):
+        stochseg.plot(raw[:5], out)
+
+
+def test_notebooks_show_volumes():
+    out = ball_samples([3, 5, 8])
+    assert "12 × 28 × 32" in out._repr_html_()
+    assert "on which the samples" in out._repr_html_()
+    assert "voxels" in stochseg.hypotheses(out)._repr_html_()

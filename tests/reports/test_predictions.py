@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import stochseg
@@ -75,39 +77,68 @@ def test_page_of_predictions(run, model, inputs, predicted, tmp_path):
         assert page.words.count(name) >= 2, "in the table of contents and over its section"
 
 
-def test_volumes_show_the_most_disputed_slice_and_measure_all_slices(model, inputs, predicted):
-    image = read_image(predicted / "volume", read_result(predicted / "volume"))
+@pytest.fixture(scope="module")
+def slices(model, inputs):
+    """What the model draws for each slice of the volume: predict sampled them independently."""
     values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
-    drawn = [model.sample(part, 7) for part in values]
-    shown = int(np.argmax([float(d.entropy.sum()) for d in drawn]))
-    assert image.slice_name == f"slice {shown + 1} of 4"
-    assert (image.samples.labels == drawn[shown].labels).all()
-    assert image.spacing == pytest.approx((0.8, 0.5))
-    pixels = sum((d.labels[0] == 1).flatten(1).sum(1).double().numpy() for d in drawn)
-    np.testing.assert_allclose(image.volume[1].values, pixels * 0.8, rtol=1e-5)
-    assert image.volume[1].unit == "mm³"
+    return [model.sample(part, 7) for part in values]
+
+
+def test_volumes_are_measured_as_a_whole_and_read_by_slice(slices, predicted, model):
+    result = read_result(predicted / "volume")
+    image = read_image(predicted / "volume", result)
+    drawn = torch.stack([part.labels[0] for part in slices], 1)
+    shown = int(np.argmax([float(part.entropy.sum()) for part in slices]))
+    assert (image.image.labels == image.view.crop(drawn.numpy())).all()
+    assert (image.coupling, image.depth, image.spacing) == ("independent", 4, pytest.approx((2, 0.8, 0.5)))
+    for reading, expected in zip(image.readings, stochseg.hypotheses(slices[shown]), strict=True):
+        assert reading.members.tolist() == expected.members.tolist()
+    pixels = (drawn == 1).flatten(1).sum(1).double().numpy()
+    np.testing.assert_allclose(image.measured[1, "volume"].values, pixels * 0.8, rtol=1e-5)
+    longest = stochseg.measure(drawn, "longest diameter", label=1, spacing=(2, 0.8, 0.5))
+    np.testing.assert_allclose(image.measured[1, "longest diameter"].values, longest.values)
+    assert f"slice {shown + 1} of 4 alone" in image.section().parts[0].heading
     middle = float(np.median(pixels)) * 0.8 + 0.3  # between two values
-    asked = Question.parse(f"volume > {middle} mm3")
-    again = read_image(predicted / "volume", read_result(predicted / "volume"), None, [asked])
+    again = read_image(predicted / "volume", result, None, [Question.parse(f"volume > {middle / 1000} ml")])
     assert again.answers[0].probability == pytest.approx((pixels * 0.8 > middle).mean())
     assert f"volume of {model.info.names[1]}" in str(again.section().parts[-1].table.rows)
 
 
-def test_questions_about_volumes_use_all_slices(run, model, inputs, predicted, tmp_path):
-    values = np.moveaxis(np.asarray(nibabel.load(inputs / "volume.nii.gz").dataobj), (2, 1, 0), (0, 1, 2))
-    areas = np.stack([stochseg.measure(model.sample(v, 7), "area", spacing=(0.8, 0.5)).values for v in values])
+def test_questions_about_images_take_the_largest_slice_of_a_volume(run, slices, predicted, tmp_path):
+    areas = np.stack([stochseg.measure(part, "area", spacing=(0.8, 0.5)).values for part in slices])
     largest = areas.max(0)
     limit = float(np.median(largest)) - 0.1
     assert len(set(areas.argmax(0))) > 1, "or one slice would do"
-    result = read_result(predicted / "volume")
-    image = read_image(predicted / "volume", result, None, [Question.parse(f"area > {limit} mm2")])
-    assert image.answers[0].probability == pytest.approx((largest > limit).mean())
-    code, out, said = run("report", predicted / "volume", "--out", tmp_path / "p.html", "--ask", f"area > {limit:.3f}")
+    page = tmp_path / "p.html"
+    code, out, said = run("report", predicted / "volume", "--out", page, "--ask", f"area > {limit:.3f} mm2")
     assert code == 0, said
+    assert f" = {(largest > limit).mean():.0%} (" in out
     assert out.splitlines()[0].endswith("%), largest of all slices")
-    text = Page(tmp_path / "p.html").check().text
-    assert f"{image.slice_name}, on which the samples disagree most." in text
+    text = Page(page).check().text
+    assert "sampled independently" in text
     assert "voxels of 2 × 0.8 × 0.5 mm (slice, row, column). Up is anterior, left is the patient's right." in text
+    assert "The head is on top of the coronal and sagittal planes." in text
+
+
+def test_samples_of_whole_volumes_have_readings_of_whole_volumes(slices, predicted, tmp_path):
+    """If result.json says that the slices of a sample belong together."""
+    shutil.copytree(predicted / "volume", tmp_path / "volume")
+    file = tmp_path / "volume/result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "coupling": "joint"}))
+    image = read_image(tmp_path / "volume", read_result(tmp_path / "volume"))
+    expected = stochseg.hypotheses(torch.stack([part.labels[0] for part in slices], 1))
+    assert [r.members.tolist() for r in image.readings] == [r.members.tolist() for r in expected]
+    assert image.readings[0].medoid.shape == image.view.crop(slices[0].labels[0, 0].expand(4, -1, -1).numpy()).shape
+    assert "whole volume" in image.section().parts[0].heading
+
+
+def test_files_of_another_volume_are_refused(predicted, tmp_path):
+    shutil.copytree(predicted / "volume", tmp_path / "volume")
+    file = tmp_path / "volume/samples.nii.gz"
+    stored = nibabel.load(file)
+    nibabel.Nifti1Image(np.asarray(stored.dataobj)[:, :, :3], stored.affine).to_filename(file)
+    with pytest.raises(UserError, match=r"describes \(7, 2, 4, 10, 12\).*have \(7, 2, 3, 10, 12\)"):
+        read_image(tmp_path / "volume", read_result(tmp_path / "volume"))
 
 
 def test_pages_are_deterministic(predicted, tmp_path):

@@ -7,7 +7,7 @@ from stochseg.evaluation import evaluate
 from stochseg.models.sampling import SamplingOptions
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Section
-from stochseg.reports.run import Curve, read_log
+from stochseg.reports.run import Curve
 from tests.support.pages import Page
 from tests.support.predictions import small_model
 
@@ -48,11 +48,3 @@ def test_scores_are_shown_next_to_the_newest_of_the_same_split_and_data(result, 
     unlike = RunFacts("tiny", {"split": "train", "data_path": "a.h5", "weights": "last"}, earlier)
     page = Page(RunPage(unlike, result, DATA.info).write(tmp_path / "page.html")).check()
     assert f"GED, n = 2 {result.metrics['ged_2']:.4f} lower" in page.text
-
-
-def test_the_log_of_a_run(tmp_path):
-    assert read_log(tmp_path / "log.jsonl") == []
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
-    assert len(read_log(tmp_path / "log.jsonl")) == 2
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n[2]\n{')
-    assert read_log(tmp_path / "log.jsonl") == [{"step": 1}]

@@ -64,3 +64,13 @@ def expected_affine() -> np.ndarray:
     normal = np.cross(ACROSS, DOWN)
     affine[:3] = np.column_stack([ACROSS * SPACING[1], DOWN * SPACING[0], normal * STEP, CORNER])
     return np.diag([-1, -1, 1, 1]) @ affine
+
+
+def write_volume(folder: Path, hounsfield: np.ndarray, **changes) -> Path:
+    """A series with these even Hounsfield units "s h w", whose file names do not follow the order of the slices."""
+    folder.mkdir(parents=True, exist_ok=True)
+    series = generate_uid(entropy_srcs=[str(folder)])
+    for i, values in enumerate(hounsfield):
+        file = dicom_slice(i, (values + 1000) // 2, series, **changes)
+        pydicom.dcmwrite(folder / f"IM{len(hounsfield) - i:03d}", file)
+    return folder

@@ -10,6 +10,7 @@ class Page(HTMLParser):
     def __init__(self, file):
         super().__init__()
         self.images, self.links, self.anchors, self.tags, self.words = [], [], [], [], []
+        self.sliders = []
         self.feed(file.read_text())
         self.text = " ".join(" ".join(self.words).split())
 
@@ -17,6 +18,8 @@ class Page(HTMLParser):
         values = dict(attributes)
         self.tags.append(tag)
         self.anchors += [values["id"]] if "id" in values else []
+        if tag == "input":
+            self.sliders.append((int(values["min"]), int(values["max"]), int(values["value"])))
         if tag == "img":
             self.images.append((values["alt"], values["src"]))
         self.links += [values[key] for key in ("href", "src") if key in values and tag != "img"]
@@ -30,7 +33,8 @@ class Page(HTMLParser):
         for alt, source in self.images:
             assert alt
             assert re.match(r"data:image/(png|jpeg|svg\+xml);base64,", source)
-        assert not {"script", "link", "iframe", "object"}.intersection(self.tags)
+        assert not {"link", "iframe", "object"}.intersection(self.tags)
+        assert self.tags.count("script") == bool(self.sliders), "inline, without a source; only for sliders"
         for link in self.links:
             assert link.startswith("#")
             assert link[1:] in self.anchors

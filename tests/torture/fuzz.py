@@ -3,7 +3,7 @@
     python -m tests.torture.fuzz --seconds 600 --out fuzz.csv
 
 Input i of a target depends on the seed, the target and i alone. A second call with the same file continues where the
-first one stopped. Inputs that fail are kept next to the file, with their tracebacks.
+first one stopped, and states its command. Inputs that fail are kept next to the file, with their tracebacks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import csv
 import faulthandler
 import itertools
+import math
 import multiprocessing
 import os
 import random
@@ -28,10 +29,14 @@ from pathlib import Path
 
 from stochseg.errors import UserError
 from stochseg.files import write_csv
-from tests.torture.targets import Target, make_targets
+from tests.torture.mutations import Target
+from tests.torture.record import facts
+from tests.torture.targets import make_targets
 
-SECONDS = 10.0
-"""An input that takes longer is a hang."""
+SECONDS = 10
+"""An input that takes more seconds of the CPU is a hang, ..."""
+WAITING = 120
+"""... or more seconds of the clock, during which other processes may have the CPU."""
 MEMORY = 10**9
 """An input that takes more bytes is a bomb."""
 BATCH = 200
@@ -67,8 +72,15 @@ def _work(connection: Connection, scratch: Path) -> None:
         name, seed, index = connection.recv()
         content = make_input(targets[name], name, seed, index)
         before = _peak()
+        _limit_cpu()
         outcome, detail = run_input(targets[name], content)
         connection.send((outcome, detail) if _peak() - before < MEMORY else ("memory", f"{_peak() - before:,} bytes"))
+
+
+def _limit_cpu() -> None:
+    """Let the system end this process by SIGXCPU after `SECONDS` more of the CPU."""
+    used, hard = time.process_time(), resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + SECONDS, hard))
 
 
 def _peak() -> int:
@@ -100,10 +112,11 @@ class Worker:
         """Run an input in the process, with a limit on its time."""
         self.connection.send((name, seed, index))
         try:
-            result = self.connection.recv() if self.connection.poll(SECONDS) else ("hang", f"more than {SECONDS} s")
+            result = self.connection.recv() if self.connection.poll(WAITING) else ("hang", f"more than {WAITING} s")
         except (EOFError, OSError):
             self.process.join()
-            result = ("crash", f"exit code {self.process.exitcode}")
+            code = self.process.exitcode
+            result = ("hang", f"more than {SECONDS} s") if code == -signal.SIGXCPU else ("crash", f"exit code {code}")
         if result[0] in ("hang", "memory", "crash"):
             self.stop()
             self.start()
@@ -128,9 +141,9 @@ def fuzz(out: Path, seed: int, seconds: float, only: list[str]) -> Counter[str]:
 
 
 def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Counter[str]:
-    rows = read_counts(out)
-    row = rows.setdefault((name, seed), Counter())
-    first, start, counts = sum(row[key] for key in OUTCOMES), time.monotonic(), Counter[str]()
+    rows = read_rows(out)
+    row = rows.get((name, str(seed)), {})
+    first, start, counts = int(row.get("inputs", 0)), time.monotonic(), Counter[str]()
     for index in range(first, first + BATCH):
         outcome, detail = worker.run(name, seed, index)
         counts[outcome] += 1
@@ -138,25 +151,23 @@ def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Count
             _keep(out, name, seed, index, outcome, detail)
         if time.monotonic() > end:
             break
-    row.update(counts)
-    row["seconds"] += round(time.monotonic() - start, 1)
-    write_csv(out, [{"target": key[0], "seed": key[1], **_row(rows[key])} for key in sorted(rows)])
+    totals = {key: int(row.get(key, 0)) + counts[key] for key in OUTCOMES}
+    seconds = round(float(row.get("seconds", 0)) + time.monotonic() - start, 1)
+    rows[name, str(seed)] = {
+        "target": name,
+        "seed": str(seed),
+        "inputs": str(sum(totals.values())),
+        **{key: str(count) for key, count in totals.items()},
+        "seconds": str(seconds),
+        **facts(),
+    }
+    write_csv(out, [rows[key] for key in sorted(rows)])
     return counts
 
 
-def _row(counts: Counter[str]) -> dict[str, object]:
-    inputs = sum(counts[key] for key in OUTCOMES)
-    return {"inputs": inputs, **{key: counts[key] for key in OUTCOMES}, "seconds": round(counts["seconds"], 1)}
-
-
-def read_counts(out: Path) -> dict[tuple[str, int], Counter[str]]:
-    """Read the counts of earlier calls by target and seed."""
-    rows: dict[tuple[str, int], Counter[str]] = {}
-    for row in csv.DictReader(out.open()) if out.exists() else ():
-        counts = Counter({key: int(row[key]) for key in OUTCOMES})
-        counts["seconds"] = float(row["seconds"])
-        rows[row["target"], int(row["seed"])] = counts
-    return rows
+def read_rows(out: Path) -> dict[tuple[str, str], dict[str, str]]:
+    """Read the rows of earlier calls by target and seed."""
+    return {(row["target"], row["seed"]): row for row in csv.DictReader(out.open())} if out.exists() else {}
 
 
 def _keep(out: Path, name: str, seed: int, index: int, outcome: str, detail: str) -> None:

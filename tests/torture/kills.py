@@ -43,8 +43,9 @@ from stochseg.inference import PredictOptions, predict
 from stochseg.models import create, load, save
 from stochseg.training import TrainConfig, loop, override, train
 from tests.conftest import TINY_RUN
+from tests.torture.record import facts
 
-COLUMNS = ("seed", "case", "kind", "operations", "killed_at", "resumed_at", "result")
+COLUMNS = ("seed", "case", "kind", "operations", "killed_at", "resumed_at", "result", "hardware", "commit", "command")
 EVENTS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree"}
 REFUSED, FAILED = 2, 3
 
@@ -62,8 +63,11 @@ def run_training(root: Path) -> None:
 
 
 def run_import(root: Path) -> None:
-    if not (root / "out/data.h5").exists():  # killed after it was complete
+    try:
         write_store(plan_import("folder", root / "source"), root / "out/data.h5")
+    except UserError:
+        if not (root / "out/data.h5").exists():  # otherwise it was killed, or another one was faster, once complete
+            raise
 
 
 def run_prediction(root: Path) -> None:
@@ -250,7 +254,7 @@ def main() -> None:
             shutil.copytree(inputs, root)
             row = one_case(draw.choice(KINDS), draw, root, references)
             shutil.rmtree(root)
-            done.append({"seed": arguments.seed, "case": case, **row})
+            done.append({"seed": arguments.seed, "case": case, **row, **facts()})
             with arguments.out.open("w", newline="") as stream:
                 writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
                 writer.writeheader()

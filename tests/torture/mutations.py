@@ -6,7 +6,9 @@ import random
 import re
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+Mutation = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
 NUMBERS = (0, 1, 2, 127, 128, 255, 256, 32767, 65535, 65536, 10**6, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64)
 WORDS = (
     *("0", "-1", "1e12", "1e400", "nan", ".inf", "1" * 40, "1" * 5000, "1000000000000", "999999999", "2001-99-99"),
@@ -34,6 +36,15 @@ def mutate_bytes(rng: random.Random, content: bytes, others: Sequence[bytes]) ->
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         rng.choice(_BYTES)(rng, out, others)
     return bytes(out)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Valid inputs, a function that reads one (it returns, raises a UserError, or exits with 2), and their damage."""
+
+    seeds: Sequence[bytes]
+    read: Callable[[bytes], object]
+    mutate: Mutation = mutate_bytes
 
 
 def _place(rng: random.Random, out: bytearray) -> int:

@@ -9,10 +9,12 @@ import json
 import os
 import pickle
 import random
+import shlex
+import shutil
 import sys
+import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,26 +36,15 @@ from stochseg.data.store import Store, write_store
 from stochseg.documents import parse_keys
 from stochseg.errors import UserError
 from stochseg.inference.sources import find_sources, read_stack
-from stochseg.models import create, load, save
+from stochseg.models import create, save
 from stochseg.training.config import override, read_config
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo
 from tests.support.images import dicom_bytes, nifti_bytes
-from tests.torture.mutations import WORDS, mutate_bytes, mutate_text
+from tests.torture.mutations import WORDS, Target, mutate_text
+from tests.torture.saved import GRAY, TINY, saved_files
 
-Mutation = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
-TINY = {"base": 4, "multipliers": [1], "blocks": 1, "attention": [], "num_timesteps": 10}
 RNG = np.random.default_rng(0)
-GRAY = RNG.integers(0, 256, (12, 10), dtype=np.uint8)
 COLOR = RNG.integers(0, 256, (12, 10, 3), dtype=np.uint8)
-
-
-@dataclass(frozen=True)
-class Target:
-    """Valid inputs, and a function that reads one: it returns, raises a UserError, or exits with 2."""
-
-    seeds: Sequence[bytes]
-    read: Callable[[bytes], object]
-    mutate: Mutation = mutate_bytes
 
 
 def make_targets(scratch: Path) -> dict[str, Target]:
@@ -64,7 +55,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
         **_archives(scratch),
         **_documents(scratch),
         **_stores(scratch),
-        **_checkpoints(scratch),
+        **saved_files(scratch),
         "command": _commands(scratch),
     }
 
@@ -278,55 +269,29 @@ def _store(file: Path, content: bytes) -> None:
             data[i]
 
 
-def _checkpoints(scratch: Path) -> dict[str, Target]:
-    folders = [
-        save(create(name, 2, 1, **options), scratch / "models" / name)
-        for name, options in (("ccdm", TINY), ("prob-unet", {"channels": [4, 4], "convs": 1, "latent": 2}))
-    ]
-    drawn = create("unet-ce", 2, 1, base=4, multipliers=[1]).sample(GRAY, n=2).save(scratch / "seed.npz")
-    configs, weights = (
-        [(folder / name).read_bytes() for folder in folders] for name in ("config.json", "model.safetensors")
-    )
-
-    def read(name: str, content: bytes) -> None:
-        folder = scratch / "models" / ("prob-unet" if b"prob-unet" in content else "ccdm")
-        original = (folder / name).read_bytes()
-        try:
-            (folder / name).write_bytes(content)
-            load(folder)
-        finally:
-            (folder / name).write_bytes(original)
-
-    def samples(content: bytes) -> None:
-        (scratch / "a.npz").write_bytes(content)
-        Samples.load(scratch / "a.npz")
-
-    return {
-        "config.json": Target(configs, partial(read, "config.json"), mutate_text),
-        "model.safetensors": Target(weights, partial(read, "model.safetensors")),
-        "samples.npz": Target([drawn.read_bytes()], samples),
-    }
-
-
 def _commands(scratch: Path) -> Target:
-    model, image, out = scratch / "models" / "ccdm", scratch / "in.png", scratch / "out"
-    Image.fromarray(GRAY).save(image)
-    lines = [
-        ["predict", model, image, "--out", out, "-n", "2", "--evaluations", "2", "--seed", "3", "--overwrite"],
-        ["predict", model, image, "--out", out, "--tile", "64", "--overlap", "16", "--sampler", "ancestral"],
-        ["data", "check", scratch / "seed.h5"],
-        ["data", "check", scratch],
-        ["data", "init", scratch / "nowhere"],
-        ["data", "import", "camvid", scratch, scratch / "new.h5"],
-        ["data", "example", scratch / "example", "--count", "1", "--size", "8"],
-        ["train", "phantom-tiny", "steps=0", "batch_size=2", "--device", "cpu"],
-        ["evaluate", scratch / "nowhere", "--samples", "4", "--split", "val"],
-        ["bench", "lidc@0", "--size", "16", "-n", "1", "--repeats", "1"],
-        ["export", scratch / "nowhere", "--size", "32x32"],
-        ["report", scratch / "nowhere", "--spacing", "0.7,0.5", "--question", "longest diameter > 6 mm"],
-        ["compare", "ccdm", "unet-ce", "--budget", "0", "--set", "batch_size=2"],
-    ]
-    return Target([json.dumps([str(word) for word in line]).encode() for line in lines], _command, _mutate_words)
+    inputs = scratch / "inputs"
+    inputs.mkdir()
+    Image.fromarray(GRAY).save(inputs / "in.png")
+    shutil.copy(scratch / "seed.h5", inputs)
+    save(create("ccdm", 2, 1, **TINY), inputs / "model")
+    lines = (
+        "predict model in.png --out out -n 2 --evaluations 2 --seed 3 --overwrite",
+        "predict model in.png --out out --tile 64 --overlap 16 --sampler ancestral",
+        "data check seed.h5",
+        "data check folder",
+        "data init nowhere",
+        "data import camvid folder new.h5",
+        "data example example --count 1 --size 8",
+        "train phantom-tiny steps=0 batch_size=2 --device cpu",
+        "evaluate nowhere --samples 4 --split val",
+        "bench lidc@0 --size 16 -n 1 --repeats 1",
+        "export nowhere --size 32x32",
+        "report nowhere --spacing 0.7,0.5 --question 'longest diameter > 6 mm'",
+        "compare ccdm unet-ce --budget 0 --set batch_size=2",
+    )
+    seeds = [json.dumps(shlex.split(line)).encode() for line in lines]
+    return Target(seeds, partial(_command, inputs), _mutate_words)
 
 
 def _mutate_words(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
@@ -340,11 +305,15 @@ def _mutate_words(rng: random.Random, content: bytes, others: Sequence[bytes]) -
     return json.dumps(words).encode()
 
 
-def _command(content: bytes) -> None:
+def _command(inputs: Path, content: bytes) -> None:
+    """Run a command in a copy of the inputs, so that nothing depends on the commands before."""
     words = json.loads(content)
     if any("\x00" in word for word in words):  # no shell can pass it
         return
     before, sys.argv = sys.argv, ["stochseg", *words]
+    here = Path.cwd()
+    work = Path(shutil.copytree(inputs, Path(tempfile.mkdtemp(dir=inputs.parent)) / "work"))
+    os.chdir(work)
     try:
         with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             cli.main()
@@ -355,3 +324,5 @@ def _command(content: bytes) -> None:
             raise RuntimeError(f"exit code {end.code}") from end
     finally:
         sys.argv = before
+        os.chdir(here)
+        shutil.rmtree(work.parent)

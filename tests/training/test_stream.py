@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from stochseg.data import Phantoms
+from stochseg.data import Patches, Phantoms
 from stochseg.errors import UserError
 from stochseg.training.stream import TrainingStream
 from stochseg.types import DatasetInfo, Example
@@ -126,7 +126,7 @@ def test_volumes_of_similar_depth_share_a_batch_and_none_is_left_out():
 
 
 def test_volumes_are_cut_to_consecutive_slices_with_their_labels():
-    whole = volumes(slices=3)
+    whole = TrainingStream(Patches(Volumes(), (3, 4, 4), foreground=0), batch_size=4, seed=0)
     starts = set()
     for step in range(32):
         batch = whole[step].batch

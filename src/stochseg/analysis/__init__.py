@@ -1,21 +1,27 @@
-"""Analysis of samples: readings with probabilities, measurements with intervals, answers to questions."""
+"""Analysis of samples: readings, lesions, measurements with intervals, growth, questions."""
 
+from stochseg.analysis.change import Growth, growth
 from stochseg.analysis.intervals import Coverage, coverage
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.measures import measure, measurements
 from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypotheses, Hypothesis, hypotheses
+from stochseg.analysis.separation import Lesion, lesions
 
 __all__ = [
     "Answer",
     "Coverage",
+    "Growth",
     "Hypotheses",
     "Hypothesis",
+    "Lesion",
     "Measurement",
     "Measurements",
     "Question",
     "coverage",
+    "growth",
     "hypotheses",
+    "lesions",
     "measure",
     "measurements",
 ]

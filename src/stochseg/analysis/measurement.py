@@ -6,7 +6,7 @@ import html
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from stochseg.errors import UserError, is_number, unknown_name
 
 Values = npt.NDArray[np.float64]
 
+MM3_PER_ML = 1000.0
 COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq}
 
 
@@ -83,6 +84,14 @@ class Measurement:
             raise UserError(f"threshold: expected a number, got {threshold!r}")
         return min(1.0, float(self.weights[COMPARISONS[comparison](self.values, threshold)].sum()))
 
+    def readable(self) -> Measurement:
+        """The same in ml if it is in mm³ and any value is at least 1 ml; otherwise unchanged.
+
+        >>> Measurement("volume", np.array([900.0, 1500.0]), np.full(2, 0.5), "mm³").readable()
+        volume: 1.2 ml, std 0.3, 90% 0.9 to 1.5 ml (2 samples)
+        """
+        return in_readable_unit([self])[0]
+
     def __repr__(self) -> str:
         low, high = self.interval()
         unit = f" {self.unit}" if self.unit else ""
@@ -91,6 +100,13 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         return _table_html([self])
+
+
+def in_readable_unit(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Convert measurements of one unit to ml if they are in mm³ and any value is at least 1 ml."""
+    if any(each.unit != "mm³" for each in measured) or all(each.values.max() < MM3_PER_ML for each in measured):
+        return list(measured)
+    return [replace(each, values=each.values / MM3_PER_ML, unit="ml") for each in measured]
 
 
 class Measurements(list[Measurement]):

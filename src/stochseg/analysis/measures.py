@@ -1,40 +1,58 @@
-"""Measure every sample of an image: area, diameters, perimeter, components, volume, or a user's function."""
+"""Measure every sample of an image or volume: size, diameters, border, components, or a user's function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import SupportsFloat
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from stochseg.analysis import regions
 from stochseg.analysis.image_samples import ImageSamples, select_image
 from stochseg.analysis.measurement import Measurement, Measurements
-from stochseg.analysis.regions import Mask, area, components, equivalent_diameter, longest_diameter, perimeter
+from stochseg.analysis.regions import Mask
 from stochseg.errors import UserError, unknown_name
-from stochseg.types import DatasetInfo, Samples
+from stochseg.types import DatasetInfo, Samples, Spacing
 
 Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
-"""A user's measure: a function from a label map "h w" to a number."""
+"""A user's measure: a function from a label map "*space" to a number."""
 
 
-MEASURES: dict[str, tuple[Callable[[Mask, tuple[float, float]], float], str]] = {
-    "area": (area, "{}²"),
-    "equivalent diameter": (equivalent_diameter, "{}"),
-    "longest diameter": (longest_diameter, "{}"),
-    "perimeter": (perimeter, "{}"),
-    "components": (components, ""),
+class NamedMeasure(NamedTuple):
+    """A function of a region and its spacing; the unit of its result, where {} is mm or px; axes of such a region."""
+
+    function: Callable[[Mask, Spacing], float]
+    unit: str
+    axes: tuple[int, ...] = (2, 3)
+
+
+MEASURES = {
+    "area": NamedMeasure(regions.size, "{}²", (2,)),
+    "volume": NamedMeasure(regions.size, "{}³", (3,)),
+    "equivalent diameter": NamedMeasure(regions.equivalent_diameter, "{}"),
+    "longest diameter": NamedMeasure(regions.longest_diameter, "{}"),
+    "longest diameter in plane": NamedMeasure(regions.longest_diameter_in_plane, "{}", (3,)),
+    "perimeter": NamedMeasure(regions.perimeter, "{}", (2,)),
+    "surface area": NamedMeasure(regions.surface_area, "{}²", (3,)),
+    "components": NamedMeasure(regions.components, ""),
 }
-"""Functions of a region and its pixel spacing, with the unit of their result, where {} is mm or px."""
+"""All named measures, of images (two axes), volumes (three axes) or both."""
 VOLUME = "volume"
+AXES = ("slice", "row", "column")
+
+
+def measure_names(axes: int) -> list[str]:
+    """Names of the measures of images (2) or volumes (3); the first is the size."""
+    return [name for name, each in MEASURES.items() if axes in each.axes]
 
 
 def measure(
-    samples: Samples | Tensor,
-    what: str | Measure = "area",
+    samples: Samples | Tensor | ImageSamples,
+    what: str | Measure | None = None,
     *,
     label: int | str | None = None,
     spacing: Sequence[float] | None = None,
@@ -42,18 +60,23 @@ def measure(
     info: DatasetInfo | None = None,
     name: str | None = None,
 ) -> Measurement:
-    """Measure every sample of one image.
+    """Measure every sample of one image or volume.
 
-    "volume" treats the images of the samples as the slices of one series, in order, and takes spacing (slice, row,
-    column). Sample i of every slice forms volume i. Slices that were drawn independently average out, so the spread
-    is too small for a series whose slices are right or wrong together.
+    Images have an area, an equivalent diameter, a longest diameter, a perimeter and components. Volumes have a volume,
+    an equivalent diameter, a longest diameter (in space), a longest diameter in plane (the largest of all slices), a
+    surface area and components.
+
+    Images, too, have a "volume", if they are the slices of one series, in order: pass samples "b n h w" and spacing
+    (slice, row, column). Sample i of every slice forms volume i. Slices that were drawn independently average out, so
+    the spread is too small for a series whose slices are right or wrong together.
 
     Args:
-        samples: `Samples`, or label maps "n h w", such as the raters of an image.
-        what: "area", "equivalent diameter", "longest diameter", "perimeter", "components", "volume", or a function
-            that maps a label map "h w" (numpy) to a number.
+        samples: `Samples`, or label maps "n h w" or "n d h w", such as the raters of an image.
+        what: the name of a measure, or a function that maps a label map "*space" (numpy) to a number. Default: the area
+            of an image, the volume of a volume.
         label: the class, by number or by name; None measures all foreground.
-        spacing: millimeters per pixel (row, column); without it, the unit is the pixel.
+        spacing: millimeters per pixel (row, column), or (slice, row, column) of a volume; without it, the unit is the
+            pixel.
         index: the image, required if the samples are of several images.
         info: names of the classes; default: `samples.info`.
         name: name of the measurement; default: the measure and the class.
@@ -76,13 +99,11 @@ def measure(
     >>> stochseg.measure(maps, lambda labels: labels.any(axis=1).sum(), name="rows").values.tolist()
     [0.0, 3.0, 3.0, 3.0]
     """
-    if what == VOLUME:
-        if not isinstance(samples, Samples) or index is not None:
-            raise UserError('measure "volume": expected Samples "b n h w" and no index; stack the slices along b')
+    if what == VOLUME and isinstance(samples, Samples) and samples.labels.ndim == 4:
+        if index is not None:
+            raise UserError('measure "volume" of images: expected samples of all slices and no index')
         slices = [select_image(samples, z, info) for z in range(len(samples.labels))]
-        return _volume(slices, label, spacing, name)
-    if not callable(what) and what not in MEASURES:
-        raise unknown_name("measure", what, [*MEASURES, VOLUME])
+        return _series_volume(slices, label, spacing, name)
     image = select_image(samples, index, info)
     if callable(what):
         if label is not None or spacing is not None:
@@ -91,29 +112,54 @@ def measure(
                 "use them inside the function"
             )
         title = name or str(getattr(what, "__name__", "measure"))
-        values = np.array([float(what(labels)) for labels in image.labels.numpy()])
+        values = np.array([float(what(labels.astype(np.int64, copy=False))) for labels in image.labels.numpy()])
         for i in np.flatnonzero(~np.isfinite(values)):
             raise UserError(f"{title}: sample {i} measures {values[i]}; return a finite number, also for an empty map")
         return Measurement(title, values, image.weights.numpy())
-    mm = _check_spacing(spacing, ("row", "column"))
-    (function, unit), pixel = MEASURES[what], (mm[0], mm[1]) if mm else (1.0, 1.0)
-    values = np.array([function(region, pixel) for region in _regions(image, label)])
+    what = what or measure_names(image.axes)[0]
+    _check_measure(what, image.axes)
+    mm = _check_spacing(spacing, AXES[-image.axes :])
+    values = _apply(MEASURES[what].function, image, label, mm or (1.0,) * image.axes)
     title = name or f"{what} of {image.label_name(label)}"
-    return Measurement(title, values, image.weights.numpy(), unit.format("mm" if mm else "px"))
+    return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"))
+
+
+def _check_measure(what: str, axes: int) -> None:
+    """Raise a UserError for a measure that is unknown or does not apply to images of so many axes."""
+    if what not in MEASURES:
+        raise unknown_name("measure", what, MEASURES)
+    if axes not in MEASURES[what].axes:
+        kind = "an image" if axes == 2 else "a volume"
+        remedy = '; for a series of images, stack the slices along b, as Samples "b n h w"' if what == VOLUME else ""
+        raise UserError(f"measure {what!r}: {kind} has none, only {', '.join(measure_names(axes))}{remedy}")
+
+
+def _apply(
+    function: Callable[[Mask, Spacing], float], image: ImageSamples, label: int | str | None, spacing: Spacing
+) -> npt.NDArray[np.float64]:
+    """Measure the class in each sample, "n"; only the part of the image where a sample has it is read."""
+    number = image.label_number(label)
+    values = []
+    for labels in image.labels.numpy():  # one by one, because volumes are large
+        region = labels > 0 if number is None else labels == number
+        box = regions.bounding_box(region)
+        values.append(0.0 if box is None else function(region[box], spacing))
+    return np.array(values)
 
 
 def measurements(
-    samples: Samples | Tensor,
+    samples: Samples | Tensor | ImageSamples,
     *,
     spacing: Sequence[float] | None = None,
     index: int | None = None,
     info: DatasetInfo | None = None,
 ) -> Measurements:
-    """Apply every named measure to every foreground class of one image.
+    """Apply every named measure to every foreground class of one image or volume.
 
     Args:
-        samples: `Samples`, or label maps "n h w".
-        spacing: millimeters per pixel (row, column); without it, the unit is the pixel.
+        samples: `Samples`, or label maps "n h w" or "n d h w".
+        spacing: millimeters per pixel (row, column), or (slice, row, column) of a volume; without it, the unit is the
+            pixel.
         index: the image, required if the samples are of several images.
         info: names of the classes; default: `samples.info`.
 
@@ -130,35 +176,28 @@ def measurements(
     perimeter of foreground: 12.16
     components of foreground: 1
     """
-    num_classes = select_image(samples, index, info).info.num_classes
+    image = select_image(samples, index, info)
     return Measurements(
-        measure(samples, what, label=label, spacing=spacing, index=index, info=info)
-        for label in range(1, num_classes)
-        for what in MEASURES
+        measure(image, what, label=label, spacing=spacing)
+        for label in range(1, image.info.num_classes)
+        for what in measure_names(image.axes)
     )
 
 
-def _volume(
+def _series_volume(
     slices: Sequence[ImageSamples], label: int | str | None, spacing: Sequence[float] | None, name: str | None
 ) -> Measurement:
     weights = slices[0].weights
     if any(not torch.allclose(image.weights, weights, atol=1e-6) for image in slices):
         raise UserError('measure "volume": sample i needs the same weight in every slice; draw samples of equal weight')
-    mm = _check_spacing(spacing, ("slice", "row", "column"))
-    voxel = math.prod(mm) if mm else 1.0
-    values = sum(_regions(image, label).sum((1, 2)) * voxel for image in slices)
+    mm = _check_spacing(spacing, AXES)
+    voxel = mm or (1.0, 1.0, 1.0)
+    values = np.sum([_apply(regions.size, image, label, voxel[1:]) * voxel[0] for image in slices], axis=0)
     title = name or f"volume of {slices[0].label_name(label)}"
-    return Measurement(title, np.asarray(values, dtype=np.float64), weights.numpy(), "mm³" if mm else "px³")
+    return Measurement(title, values, weights.numpy(), "mm³" if mm else "px³")
 
 
-def _regions(image: ImageSamples, label: int | str | None) -> Mask:
-    """Pixels of the class in each sample, "n h w" bool."""
-    labels = image.labels.numpy()
-    number = image.label_number(label)
-    return labels > 0 if number is None else labels == number
-
-
-def _check_spacing(spacing: Sequence[float] | None, axes: tuple[str, ...]) -> tuple[float, ...] | None:
+def _check_spacing(spacing: Sequence[float] | None, axes: tuple[str, ...]) -> Spacing | None:
     if spacing is None:
         return None
     try:

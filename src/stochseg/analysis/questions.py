@@ -6,15 +6,14 @@ import re
 from dataclasses import dataclass
 
 from stochseg.analysis.intervals import jeffreys_interval
-from stochseg.analysis.measurement import COMPARISONS, Measurement
+from stochseg.analysis.measurement import COMPARISONS, MM3_PER_ML, Measurement
 from stochseg.analysis.measures import MEASURES, VOLUME
 from stochseg.errors import UserError
 
-_UNITS = {what: unit for what, (_, unit) in MEASURES.items()} | {VOLUME: "{}³"}
-_NAMES = tuple(_UNITS)
+_NAMES = tuple(MEASURES)
 _FORM = re.compile(
     rf"\s*(?P<what>{'|'.join(_NAMES)})(\s+of\s+(?P<label>.+?))?\s*(?P<sign>>=|<=|>|<|==)\s*"
-    r"(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*(?P<unit>(mm|px)[²³23]?)?\s*"
+    r"(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*(?P<unit>(mm|px)[²³23]?|ml)?\s*"
 )
 
 
@@ -34,7 +33,8 @@ class Answer:
 class Question:
     """A comparison of a measure with a threshold.
 
-    what: name of a measure; label: name of a class, "" for all foreground; unit: "" accepts any unit.
+    what: name of a measure; label: name of a class, "" for all foreground; unit: "" accepts any unit. Milliliters are
+    read as mm³.
 
     >>> import stochseg, torch
     >>> maps = torch.zeros(4, 8, 8, dtype=torch.long)
@@ -63,20 +63,22 @@ class Question:
                 f"question {text!r}: expected MEASURE [of CLASS] COMPARISON NUMBER [UNIT] with a measure "
                 f'({", ".join(_NAMES)}), one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
-        unit = (form["unit"] or "").replace("2", "²").replace("3", "³")
-        units = [_UNITS[form["what"]].format(length) for length in ("mm", "px")]
+        unit, threshold = (form["unit"] or "").replace("2", "²").replace("3", "³"), float(form["number"])
+        units = [MEASURES[form["what"]].unit.format(length) for length in ("mm", "px")]
+        if unit == "ml" and form["what"] == VOLUME:
+            unit, threshold = "mm³", threshold * MM3_PER_ML
         if unit and unit not in units:
             likely = units["px" in unit]
             remedy = f"write {likely}, not {unit}" if likely else f"omit {unit}: it has no unit"
             raise UserError(f"question {text!r}: the {form['what']} cannot be in {unit}; {remedy}")
-        return cls(form["what"], form["label"] or "", form["sign"], float(form["number"]), unit)
+        return cls(form["what"], form["label"] or "", form["sign"], threshold, unit)
 
     def problem(self, *, volume: bool, in_mm: bool) -> str:
         """Why an image cannot answer the question, with the remedy; "" if it can.
 
         volume: whether it is a volume; in_mm: whether its pixel size is known.
         """
-        if self.what == VOLUME and not volume:
+        if not volume and MEASURES[self.what].axes == (3,):
             return "it is not a volume; ask for an area or a diameter"
         if "px" in self.unit and in_mm:
             return "it is measured in mm; ask in mm"

@@ -23,9 +23,9 @@ class Hypothesis:
 
     name: what distinguishes it from the other readings; probability: total weight of its samples; interval: Jeffreys
     interval of the probability at this confidence, which reflects the number of samples, not the quality of the
-    model; medoid: "h w" int64, the sample with the largest mean IoU to the others of the reading; medoid_index: its
+    model; medoid: "*space" int64, the sample with the largest mean IoU to the others of the reading; medoid_index: its
     number; members: "m" int64, numbers of the samples; mean_iou: weighted mean IoU between two members, 1 for a single
-    one; areas: pixels of each foreground class of the medoid, by name.
+    one; areas: pixels, or voxels of a volume, of each foreground class of the medoid, by name.
     """
 
     name: str
@@ -40,7 +40,8 @@ class Hypothesis:
 
     def __str__(self) -> str:
         low, high = self.interval
-        sizes = ", ".join(f"{name} {pixels} px" for name, pixels in self.areas.items() if pixels)
+        unit = "px" if self.medoid.ndim == 2 else "voxels"
+        sizes = ", ".join(f"{name} {count} {unit}" for name, count in self.areas.items() if count)
         return f"{self.name} {self.probability:.0%} ({low:.0%} to {high:.0%})" + (f": {sizes}" if sizes else "")
 
     __repr__ = __str__
@@ -62,7 +63,7 @@ class Hypotheses(list[Hypothesis]):
 
 
 def hypotheses(
-    samples: Samples | Tensor,
+    samples: Samples | Tensor | ImageSamples,
     *,
     info: DatasetInfo | None = None,
     index: int | None = None,
@@ -70,14 +71,16 @@ def hypotheses(
     min_separation: float = 0.4,
     confidence: float = 0.95,
 ) -> Hypotheses:
-    """Group the samples of one image into readings, the most probable first.
+    """Group the samples of one image or volume into readings, the most probable first.
+
+    A reading of a volume is a label map of the whole volume.
 
     The empty map is a reading of its own. The others are grouped by the distance 1 - IoU: the tree of average linkage
     is cut where the silhouette is largest, then each group in the same way, while the silhouette exceeds
     `min_separation`. If it never does, there is one reading. Samples of weight 0 belong to none.
 
     Args:
-        samples: `Samples`, or label maps "n h w", such as the raters of an image.
+        samples: `Samples`, or label maps "n h w" or "n d h w", such as the raters of an image.
         info: names of the classes; default: `samples.info`.
         index: the image, required if the samples are of several images.
         max_readings: upper bound of their number (the empty map comes on top of max_readings=1).

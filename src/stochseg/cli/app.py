@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stochseg._version import __version__
-from stochseg.cli import bench, compare, convert, data, demo, evaluate, export, paper, predict, report, train
+from stochseg.cli import bench, compare, convert, data, demo, evaluate, export, growth, paper, predict, report, train
 from stochseg.cli.terminal import console, note
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
@@ -49,6 +49,7 @@ app.command(epilog=train.EPILOG, context_settings={"ignore_unknown_options": Tru
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command()(evaluate.evaluate)
 app.command(epilog=report.EPILOG)(report.report)
+app.command(epilog=growth.EPILOG)(growth.growth)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command()(export.export)

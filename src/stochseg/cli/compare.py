@@ -42,6 +42,8 @@ def compare(
         Path, typer.Option(metavar="FOLDER", help="Folder to write; finished methods in it are kept.")
     ] = Path("runs/compare"),
     device: opt.Device = "auto",
+    workers: opt.Workers = None,
+    scheduler: opt.Scheduler = None,
 ) -> None:
     """Train several methods under the same budget and compare them.
 
@@ -49,18 +51,21 @@ def compare(
     from stochseg.experiments.compare import compare as run
     from stochseg.experiments.comparison import comparison_table
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.workers import open_pool
 
-    rows = run(
-        methods,
-        data,
-        budget,
-        out,
-        overrides=override or [],
-        split=split,
-        options=SamplingOptions(n=n, evaluations=evaluations, noise=noise, seed=seed),
-        limit=limit,
-        device=device,
-        console=messages,
-    )
+    with open_pool(workers, scheduler, device) as pool:
+        rows = run(
+            methods,
+            data,
+            budget,
+            out,
+            overrides=override or [],
+            split=split,
+            options=SamplingOptions(n=n, evaluations=evaluations, noise=noise, seed=seed),
+            limit=limit,
+            device=device,
+            console=messages,
+            pool=pool,
+        )
     console.print(comparison_table(rows, f"{budget} of training each, {n} samples per image"))
     say(f"written to {out}: comparison.csv, comparison.md, comparison.png, samples-1.png, …")

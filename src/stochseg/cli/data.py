@@ -69,9 +69,14 @@ def init(
     from stochseg.training import override
 
     config = init_folder(folder, override({}, settings or []))
+    splits = read_splits(folder)
     if config.group is not None:
-        ids = [id for part in read_splits(folder).values() for id in part]
+        ids = [id for part in splits.values() for id in part]
         say(f"images that share a group stay in one split: {describe_groups(config.group, ids)}; see `group`")
+    if not splits.get("val", True):
+        note(
+            "all images are of one group, so that all are in train: training needs images of another in val", "warning"
+        )
     say(
         f"written: {folder}/dataset.yaml and {folder}/splits.json ({config.num_classes} classes, "
         f"{config.image_channels} image channel(s)); read dataset.yaml and correct it.\n"

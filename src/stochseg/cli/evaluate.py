@@ -42,21 +42,25 @@ def evaluate(
     ] = None,
     engine: opt.Engine = "eager",
     device: opt.Device = "auto",
+    workers: opt.Workers = None,
+    scheduler: opt.Scheduler = None,
 ) -> None:
     """Compare samples of a model with the raters: GED, HM-IoU, diversity, mIoU, calibration, time.
 
     Writes JSON, CSV, a picture and a page; earlier evaluations are kept. Checkpoints are selected on val; use --split
     test for unseen data."""
-    from stochseg.devices import pick_device
     from stochseg.evaluation import check_compatible, class_table, default_count, evaluate_seeds, table
     from stochseg.experiments.runs import EVALUATIONS, default_results_dir, open_run, write_evaluation
-    from stochseg.inference import with_engine
+    from stochseg.inference import run_on, with_engine
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.workers import open_pool
 
     points = opt.parse_counts("--curve", curve)
     source = open_run(run, data, split, weights)
-    model = with_engine(load(source.weights, device=pick_device(device)), engine)
+    model = load(source.weights, device=opt.own_device(device, workers, scheduler))
+    if workers is None and scheduler is None:  # an engine may need the device of the workers
+        model = with_engine(model, engine)
     check_compatible(model, source.data)
     options = SamplingOptions(
         n=n or default_count(source.data), evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed
@@ -69,12 +73,18 @@ def evaluate(
     opt.check_writable(folder / "metrics.json")
     if options.n == 1:
         note("one sample per image: diversity and the unbiased scores need two and are left out")
-    with progress_bar("evaluating") as progress:
-        scores = evaluate_seeds(model, source.data, seeds, options=options, limit=limit, progress=progress)
-    result = source.describe(scores)
-    console.print(table(result))
-    classes = class_table(result)
-    if classes is not None:
-        console.print(classes)
-    written = write_evaluation(result, source, model, out, options=options, limit=limit, curve=points)
+    with open_pool(workers, scheduler, device) as pool:
+        runner = run_on(pool, model, source.weights, engine)
+        with progress_bar("evaluating") as progress:
+            scores = evaluate_seeds(
+                model, source.data, seeds, options=options, limit=limit, progress=progress, runner=runner
+            )
+        result = source.describe(scores)
+        console.print(table(result))
+        classes = class_table(result)
+        if classes is not None:
+            console.print(classes)
+        written = write_evaluation(
+            result, source, model, out, options=options, limit=limit, curve=points, runner=runner
+        )
     say(f"written to {written}; open {written / 'index.html'}")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stochseg.errors import UserError
-from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, check_memory
+from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, MAX_WORKERS, check_memory
+
+if TYPE_CHECKING:
+    import torch
 
 SAMPLING = "Sampling"
 """Panel of the sampling options in the help."""
@@ -55,6 +58,36 @@ Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
+MACHINES = "Many processes and machines"
+"""Panel of the options that spread the work."""
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_WORKERS,
+        metavar="N",
+        rich_help_panel=MACHINES,
+        help="Start N worker processes here, which share cores and GPUs (extra dask).",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        rich_help_panel=MACHINES,
+        help="Use the workers of a Dask cluster, e.g. tcp://node7:8786. They must see the same files.",
+    ),
+]
+PartOfInputs = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        rich_help_panel=MACHINES,
+        help="Process part I of N of the inputs; all parts may write to one folder at the same time. slurm: the task "
+        "of a SLURM job array.",
+    ),
+]
 RecipeData = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Packed store (.h5) or folder to use instead of the recipe's data.")
 ]
@@ -104,6 +137,13 @@ def parse_spacing(text: str | None) -> tuple[float, float] | None:
     if len(values) > 2 or not all(0 < value < float("inf") for value in values):
         raise UserError(f"--spacing: expected millimeters per pixel, such as 0.7 or ROW,COLUMN 0.7,0.5; got {text!r}")
     return (values[0], values[-1]) if values else None
+
+
+def own_device(device: str, workers: int | None, scheduler: str | None) -> torch.device:
+    """The device of --device for this process; the CPU if workers compute."""
+    from stochseg.devices import pick_device
+
+    return pick_device(device if workers is None and scheduler is None else "cpu")
 
 
 def check_writable(file: Path) -> None:

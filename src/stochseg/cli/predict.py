@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,15 +10,21 @@ import typer
 
 from stochseg.cli import options as opt
 from stochseg.cli.terminal import note, progress_bar, say
+from stochseg.errors import UserError
 from stochseg.limits import MAX_SIDE
 
 if TYPE_CHECKING:
-    from stochseg.inference import Outcome
+    from stochseg.inference import Lesion, Outcome
 
 EPILOG = (
     "Exit code 0: all inputs are done. 1: some were skipped, each with a message. 2: nothing was started. An "
     "interrupted command continues when it is called again."
 )
+
+
+LESIONS = "Lesions: parts of a scan, cut and scaled as the model declares"
+"""Panel of the options of lesions in the help."""
+_lesion = partial(typer.Option, rich_help_panel=LESIONS)
 
 
 def predict(
@@ -66,32 +73,71 @@ def predict(
     allow_unusual_input: Annotated[
         bool,
         typer.Option(
-            "--allow-unusual-input", help="Segment inputs whose intensities are unlike those of the training images."
+            "--allow-unusual-input",
+            help="Segment inputs whose intensities or size are unlike those of the training images.",
+        ),
+    ] = False,
+    at: Annotated[
+        list[str] | None,
+        _lesion(metavar="X,Y,Z", help="Segment the lesion at this voxel of a scan; may be repeated."),
+    ] = None,
+    box: Annotated[
+        list[str] | None,
+        _lesion(
+            metavar="X0,Y0,Z0,X1,Y1,Z1",
+            help="Segment the lesion in this box: opposite corners, both inside; may be repeated.",
+        ),
+    ] = None,
+    points: Annotated[
+        Path | None,
+        _lesion(metavar="FILE.csv", help="Table of lesions: columns id, x, y, z, and input for several scans."),
+    ] = None,
+    mm: Annotated[
+        bool,
+        _lesion(
+            "--mm",
+            help="Coordinates are millimeters, not voxels: LPS for DICOM, RAS for NIfTI. Voxels count from 0 along the "
+            "axes of a NIfTI array, or along the columns, rows and sorted slices of a DICOM series.",
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: opt.Device = "auto",
+    workers: opt.Workers = None,
+    scheduler: opt.Scheduler = None,
+    part: opt.PartOfInputs = None,
 ) -> None:
     """Segment files, folders and volumes.
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.devices import pick_device
-    from stochseg.inference import PredictOptions
-    from stochseg.inference import predict as run
+    from stochseg.inference import Part, PredictOptions, predict_lesions
+    from stochseg.inference import predict as predict_whole
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
     slices = int(axis) if axis is not None and axis.isdecimal() else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": slices, "overview": overview}
     chosen["allow_unusual_input"] = allow_unusual_input
     options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
-    network = load(model, device=pick_device(device))
-    with progress_bar("predicting") as progress:
+    own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
+    if lesions and (workers is not None or scheduler is not None or part is not None):
+        raise UserError("--workers, --scheduler and --part are for whole inputs; without them, lesions run one by one")
+    network = load(model, device=opt.own_device(device, workers, scheduler))
+    with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:
+            whole = partial(predict_whole, part=own, pool=pool)
+            run = partial(predict_lesions, lesions=lesions, mm=mm) if lesions else whole
             outcomes = run(
-                network, inputs, out, options, overwrite=overwrite, origin=str(model), report=_report, progress=progress
+                network,
+                inputs,
+                out=out,
+                options=options,
+                overwrite=overwrite,
+                origin=str(model),
+                report=_report,
+                progress=progress,
             )
         except KeyboardInterrupt:
             change = " without --overwrite" if overwrite else ""
@@ -104,6 +150,18 @@ def predict(
     say(f"{words}; {where}")
     if failed:
         raise typer.Exit(1)
+
+
+def _lesions(at: list[str], box: list[str], points: Path | None, mm: bool) -> list[Lesion]:
+    """Parse the options of lesions, before a model is loaded."""
+    from stochseg.inference.points import parse_lesions, read_lesions
+
+    if points is not None and (at or box):
+        raise UserError("--points: expected either a table or --at and --box, got both; add them to the table")
+    lesions = parse_lesions(at, box) if points is None else read_lesions(points)
+    if mm and not lesions:
+        raise UserError("--mm is about coordinates; pass --at, --box or --points, too")
+    return lesions
 
 
 def _report(outcome: Outcome) -> None:

@@ -15,11 +15,12 @@ from stochseg.cli.terminal import messages, note, say, shell_command
 from stochseg.errors import UserError
 
 EPILOG = (
-    "Recipes: phantom-tiny (synthetic data, minutes on two cores); small (your own data); lidc-fast-s (LIDC, 1.5 hours "
-    "on two cores); lidc-fast-m, lidc-fast-l (LIDC, larger, for a GPU); camvid-fast, cityscapes-fast (street scenes, "
-    "with pretrained features); lidc-9m, lidc-41m, cityscapes-30m (from the paper; they need their data and a GPU). "
-    "paper:DATA/ROW: any row of its tables, e.g. paper:cityscapes-256x512/ccdm-30m-dino. Every model can also be "
-    "trained by its name. Several GPUs: torchrun --nproc-per-node 4 -m stochseg train …"
+    "Recipes: phantom-tiny, phantom-3d (synthetic images and volumes, minutes on two cores); small (your own data); "
+    "lidc-fast-s, lidc-3d (slices and nodules of LIDC, 1.5 hours on two cores); lidc-fast-m, lidc-fast-l (LIDC, "
+    "larger, for a GPU); camvid-fast, cityscapes-fast (street scenes, with pretrained features); lidc-9m, lidc-41m, "
+    "cityscapes-30m (from the paper; they need their data and a GPU). paper:DATA/ROW: any row of its tables, e.g. "
+    "paper:cityscapes-256x512/ccdm-30m-dino. Every model can also be trained by its name. Several GPUs: torchrun "
+    "--nproc-per-node 4 -m stochseg train …"
 )
 
 

@@ -1,15 +1,16 @@
 """Data sets, the registry that finds them by name, importers, and augmentations."""
 
 from stochseg.data import importers  # noqa: F401  (importing it registers the importers)
-from stochseg.data.fitting import Fitted
+from stochseg.data.fitting import Fitted, pad_example
 from stochseg.data.folder import Folder
 from stochseg.data.importers.plans import IMPORTERS, plan_import
 from stochseg.data.paths import data_at, open_all, open_path
-from stochseg.data.phantom import Phantoms
+from stochseg.data.phantom import Phantoms, PhantomVolumes
 from stochseg.data.protocol import (
     DATASETS,
     KnownTruth,
     SegmentationData,
+    WindowedData,
     has_single_annotations,
     open_dataset,
     pick_examples,
@@ -18,7 +19,7 @@ from stochseg.data.protocol import (
 )
 from stochseg.data.store import Store, write_store
 from stochseg.data.transforms import AUGMENTATIONS, default_augmentation, flip_rotate
-from stochseg.data.views import Cropped, Resized, Subset
+from stochseg.data.views import Cropped, Patches, Resized, Subset
 
 __all__ = [
     "AUGMENTATIONS",
@@ -28,11 +29,14 @@ __all__ = [
     "Fitted",
     "Folder",
     "KnownTruth",
+    "Patches",
+    "PhantomVolumes",
     "Phantoms",
     "Resized",
     "SegmentationData",
     "Store",
     "Subset",
+    "WindowedData",
     "data_at",
     "default_augmentation",
     "flip_rotate",
@@ -40,6 +44,7 @@ __all__ = [
     "open_all",
     "open_dataset",
     "open_path",
+    "pad_example",
     "pick_examples",
     "plan_import",
     "register_dataset",

@@ -15,7 +15,7 @@ from torch import Tensor
 from stochseg.data.folder import find_problems
 from stochseg.data.paths import open_all
 from stochseg.errors import UserError
-from stochseg.types import DatasetInfo, Example
+from stochseg.types import DatasetInfo, Example, Spacing
 
 
 @dataclass
@@ -24,8 +24,10 @@ class SplitFacts:
 
     examples: int = 0
     groups: set[str] = field(default_factory=set)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Examples by (height, width)."""
+    sizes: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """Examples by (height, width), or (slices, height, width)."""
+    spacings: Counter[Spacing] = field(default_factory=Counter)
+    """Volumes by millimeters per voxel, to three digits."""
     raters: Counter[int] = field(default_factory=Counter)
     """Examples by number of label maps."""
     drawn: Counter[int] = field(default_factory=Counter)
@@ -41,7 +43,9 @@ class SplitFacts:
         pixels = torch.bincount(raters[mask], minlength=info.num_classes)
         self.examples += 1
         self.groups.add(example.group)
-        self.sizes[(example.image.shape[1], example.image.shape[2])] += 1
+        self.sizes[tuple(example.image.shape[1:])] += 1
+        if info.spatial_dims == 3 and example.spacing is not None:
+            self.spacings[tuple(float(f"{mm:.3g}") for mm in example.spacing)] += 1
         self.raters[len(raters)] += 1
         self.drawn[int(foreground.flatten(1).any(1).sum())] += 1
         self.pixels = pixels if self.pixels is None else self.pixels + pixels
@@ -95,16 +99,18 @@ def check_data(
             done += 1
             progress(done, total)
         if len(part) == 0:
-            problems.append(f"split {split!r} is empty")
+            problems.append(f"split {split!r} is empty; add images of other patients, or remove the split")
     problems += _find_leaks(images, groups)
     if path.is_dir():
         counts = [f.pixels for f in facts.values() if f.pixels is not None]
         problems += find_problems(path, torch.stack(counts).sum(0).tolist() if counts else [])
-    return DataCheck(path, next(iter(data.values())).info, facts, problems, _describe_sizes(facts))
+    return DataCheck(
+        path, next(iter(data.values())).info, facts, problems, _describe_sizes(facts) + _describe_spacings(facts)
+    )
 
 
 def _describe_sizes(facts: Mapping[str, SplitFacts]) -> list[str]:
-    sizes = sorted({size for each in facts.values() for size in each.sizes})
+    sizes = sorted({size[-2:] for each in facts.values() for size in each.sizes})
     if len(sizes) < 2:
         return []
     (low, narrow), (high, wide) = ([f(column) for column in zip(*sizes, strict=True)] for f in (min, max))
@@ -112,6 +118,18 @@ def _describe_sizes(facts: Mapping[str, SplitFacts]) -> list[str]:
         f"the images have {len(sizes)} sizes, heights {low} to {high}, widths {narrow} to {wide}: training pads each "
         "batch to its largest image with void; to resize them instead, train with data.size=128 or "
         "'data.size=[128,256]' (the aspect is kept, and predictions have the size of their image)"
+    ]
+
+
+def _describe_spacings(facts: Mapping[str, SplitFacts]) -> list[str]:
+    spacings = {spacing for each in facts.values() for spacing in each.spacings}
+    if len(spacings) < 2:
+        return []
+    ranges = (f"{min(column):g} to {max(column):g}" for column in zip(*spacings, strict=True))
+    slices, rows, columns = ranges
+    return [
+        f"the volumes have {len(spacings)} spacings: slices {slices} mm, rows {rows} mm, columns {columns} mm apart; "
+        "to resample them to one, set `spacing` in dataset.yaml, such as [2.5, 0.7, 0.7]"
     ]
 
 

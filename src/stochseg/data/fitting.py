@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stochseg.data.protocol import SegmentationData
-from stochseg.types import DatasetInfo, Example
+from stochseg.types import DatasetInfo, Example, Spacing
 
 Size = tuple[int, int]
 VOID = 255
@@ -61,41 +61,74 @@ class Fit:
         return maps[..., top : top + self.inner[0], left : left + self.inner[1]]
 
 
-def resize_image(image: Tensor, size: Size) -> Tensor:
-    """Resize "… c h w" smoothly, without aliasing."""
-    if tuple(image.shape[-2:]) == size:
+def resize_image(image: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Resize "… c h w", or "… c d h w" if size is (d, h, w), smoothly and without aliasing."""
+    if tuple(image.shape[-len(size) :]) == size:
         return image
+    if len(size) == 3:
+        depth, height, width = size
+        slices = resize_image(image, (height, width)).flatten(-2)
+        return resize_image(slices, (depth, height * width)).reshape(*image.shape[:-3], *size)
     flat = image.reshape(-1, *image.shape[-3:])
-    out = F.interpolate(flat, size, mode="bilinear", antialias=True, align_corners=False)
+    out = F.interpolate(flat, list(size), mode="bilinear", antialias=True, align_corners=False)
     return out.reshape(*image.shape[:-2], *size)
 
 
-def nearest(labels: Tensor, size: Size) -> Tensor:
-    """Resize label maps "… h w" to the nearest label."""
-    if tuple(labels.shape[-2:]) == size:
-        return labels
-    rows, columns = (
-        ((torch.arange(new, device=labels.device, dtype=torch.float64) + 0.5) * old / new).long().clamp(max=old - 1)
-        for old, new in zip(labels.shape[-2:], size, strict=True)
-    )
-    return labels[..., rows[:, None], columns]
+def nearest(labels: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Resize the last axes of label maps "… *space" to the nearest label."""
+    for axis, new in enumerate(size, labels.ndim - len(size)):
+        old = labels.shape[axis]
+        if old != new:
+            centers = (torch.arange(new, device=labels.device, dtype=torch.float64) + 0.5) * old / new
+            labels = labels.index_select(axis, centers.long().clamp(max=old - 1))
+    return labels
 
 
 def fit_example(example: Example, size: Size, void: int) -> Example:
     """Fit an image and its label maps; the padding is void."""
     h, w = example.image.shape[-2:]
-    fit, spacing = Fit((h, w), size), example.spacing
-    if spacing is not None:
-        spacing = (spacing[0] * h / fit.inner[0], spacing[1] * w / fit.inner[1])
+    fit = Fit((h, w), size)
     image, raters = fit.image(example.image), fit.labels(example.raters, void)
-    return replace(example, image=image, raters=raters, spacing=spacing)
+    return replace(example, image=image, raters=raters, spacing=scale_spacing(example.spacing, (h, w), fit.inner))
+
+
+def scale_spacing(spacing: Spacing | None, before: Sequence[int], after: Sequence[int]) -> Spacing | None:
+    """The spacing of an image whose last axes were resized.
+
+    >>> scale_spacing((2.5, 0.7, 0.7), (64, 64), (32, 128))
+    (2.5, 1.4, 0.35)
+    """
+    if spacing is None:
+        return None
+    scaled = (unit * old / new for unit, old, new in zip(spacing[-len(before) :], before, after, strict=True))
+    return (*spacing[: -len(before)], *scaled)
 
 
 def pad_together(examples: Sequence[Example], void: int) -> list[Example]:
-    """Pad examples to the largest height and width among them; the padding is void."""
-    height, width = (max(e.image.shape[axis] for e in examples) for axis in (-2, -1))
-    size = (height, width)
-    return [replace(e, image=_pad(e.image, size, None), raters=_pad(e.raters, size, void)) for e in examples]
+    """Pad examples to the largest size among them, along all axes; the padding is void."""
+    size = tuple(map(max, zip(*(e.image.shape[1:] for e in examples), strict=True)))
+    return [pad_example(e, size, void) for e in examples]
+
+
+def pad_example(example: Example, size: tuple[int, ...], void: int) -> Example:
+    """Pad the image with the pixels of its edge and the label maps with void, around the center.
+
+    Args:
+        example: An image or volume.
+        size: Of all its axes; an axis that is longer stays as it is.
+        void: Label of the padding.
+
+    Returns:
+        The padded example.
+
+    Example:
+        >>> from stochseg.data import Phantoms
+        >>> padded = pad_example(Phantoms("train", size=16, count=1)[0], (20, 16), void=255)
+        >>> tuple(padded.image.shape), padded.raters[0, :4, 0].tolist()
+        ((1, 20, 16), [255, 255, 0, 0])
+    """
+    size = tuple(map(max, example.image.shape[1:], size))
+    return replace(example, image=_pad(example.image, size, None), raters=_pad(example.raters, size, void))
 
 
 def void_label(info: DatasetInfo) -> int:
@@ -128,17 +161,18 @@ class Fitted:
         return fit_example(self.data[index], self.size, void_label(self.info))
 
 
-def _offset(inner: Size, size: Size) -> Size:
-    return (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
+def _offset(inner: Sequence[int], size: Sequence[int]) -> list[int]:
+    return [(outer - length) // 2 for length, outer in zip(inner, size, strict=True)]
 
 
-def _pad(maps: Tensor, size: Size, value: int | None) -> Tensor:
-    """Pad "… h w" around its center with a value, or with the pixels of its edge."""
-    h, w = maps.shape[-2:]
-    if (h, w) == size:
+def _pad(maps: Tensor, size: tuple[int, ...], value: int | None) -> Tensor:
+    """Pad the last axes "… *space" around their center with a value, or with the pixels of the edge."""
+    inner = maps.shape[-len(size) :]
+    if inner == size:
         return maps
-    top, left = _offset((h, w), size)
-    around = (left, size[1] - w - left, top, size[0] - h - top)
+    before = _offset(inner, size)
+    # F.pad wants (first, last) of the last axis, then of the one before it, ...
+    around = [n for i in reversed(range(len(size))) for n in (before[i], size[i] - inner[i] - before[i])]
     if value is not None:
         return F.pad(maps, around, value=value)
-    return F.pad(maps.reshape(-1, 1, h, w), around, mode="replicate").reshape(*maps.shape[:-2], *size)
+    return F.pad(maps.reshape(-1, 1, *inner), around, mode="replicate").reshape(*maps.shape[: -len(size)], *size)

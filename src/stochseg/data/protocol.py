@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from stochseg.errors import UserError, unknown_name
 from stochseg.plugins import Registry
-from stochseg.types import DatasetInfo, Example, Truth
+from stochseg.types import DatasetInfo, Example, Truth, Window
 
 
 @runtime_checkable
@@ -27,6 +27,19 @@ class KnownTruth(Protocol):
 
     def truth(self, index: int) -> Truth:
         """Return the distribution over label maps of one image."""
+        ...
+
+
+@runtime_checkable
+class WindowedData(Protocol):
+    """A data set that reads a part of an example without the rest."""
+
+    def space(self, i: int) -> tuple[int, ...]:
+        """Return the spatial size of an example without reading it."""
+        ...
+
+    def patch(self, i: int, window: Window | None = None) -> Example:
+        """Read the part of an example between the first and last + 1 pixel of each axis."""
         ...
 
 

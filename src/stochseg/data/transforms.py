@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stochseg.data.fitting import nearest, resize_image
+from stochseg.data.fitting import nearest, resize_image, scale_spacing
 from stochseg.types import DatasetInfo, Example
 
 Augmentation = Callable[[Example, np.random.Generator, DatasetInfo], Example]
@@ -28,7 +28,8 @@ def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Examp
 def flip_rotate(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
     """Apply one of the 8 flips and quarter turns, all equally likely.
 
-    An image that is not square keeps its shape: it gets one of the 4 flips and half turns.
+    An image that is not square keeps its shape: it gets one of the 4 flips and half turns. A volume is flipped and
+    turned in the plane of its slices.
 
     Args:
         example: The image with its raters.
@@ -106,7 +107,7 @@ def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tenso
     """Change brightness, contrast and saturation, as torchvision's ColorJitter does.
 
     Args:
-        raw: "c h w" from 0 to 255.
+        raw: "c *space" from 0 to 255.
         factors: of brightness, contrast and saturation; 1 changes nothing.
         order: in which of the three (0, 1, 2) are applied; values are cut to 0..255 after each.
 
@@ -122,17 +123,18 @@ def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tenso
 
 
 def _gray(raw: Tensor) -> Tensor:
-    """Gray values "1 h w": the luma of three channels, else the mean of the channels."""
+    """Gray values "1 *space": the luma of three channels, else the mean of the channels."""
     if len(raw) != len(LUMA):
         return raw.mean(0, keepdim=True)
-    return (raw * torch.tensor(LUMA).view(-1, 1, 1)).sum(0, keepdim=True)
+    return (raw * torch.tensor(LUMA).view(-1, *[1] * (raw.ndim - 1))).sum(0, keepdim=True)
 
 
 def default_augmentation(info: DatasetInfo) -> str:
     """Name of the augmentation that suits a data set (`data.augment: auto`).
 
     Upright photographs are mirrored and their colors jittered; other upright images are mirrored; all others get flips
-    and quarter turns. Color images of unknown orientation are only mirrored.
+    and quarter turns, and volumes also reversed and repeated slices. Color images of unknown orientation are only
+    mirrored.
 
     Args:
         info: Facts about the data.
@@ -155,15 +157,12 @@ def default_augmentation(info: DatasetInfo) -> str:
 
 
 def resize(example: Example, size: tuple[int, int]) -> Example:
-    """Resize an image (antialiased) and its label maps (nearest label) to (h, w)."""
-    height, width = example.image.shape[-2:]
-    if (height, width) == size:
+    """Resize an image (antialiased) and its label maps (nearest label) to (h, w); a volume slice by slice."""
+    before = example.image.shape[-2:]
+    if before == size:
         return example
     image, labels = resize_image(example.image, size), nearest(example.raters, size)
-    spacing = example.spacing
-    if spacing is not None:
-        spacing = (spacing[0] * height / size[0], spacing[1] * width / size[1])
-    return replace(example, image=image, raters=labels, spacing=spacing)
+    return replace(example, image=image, raters=labels, spacing=scale_spacing(example.spacing, before, size))
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stochseg.data.protocol import SegmentationData
+import numpy as np
+import numpy.typing as npt
+
+from stochseg.data.fitting import pad_example, void_label
+from stochseg.data.protocol import SegmentationData, WindowedData
 from stochseg.data.transforms import resize
-from stochseg.types import Example, central
+from stochseg.errors import UserError
+from stochseg.types import Example, Window, central
+
+PLACES = 256
+"""Places of a class in a volume from which a patch on the foreground is drawn."""
+SLAB = 16
+"""Slices that are read at once to find them."""
 
 
 class Subset:
@@ -77,3 +87,100 @@ class Cropped(Resized):
         rows, columns = (central(n, side) for n, side in zip(example.image.shape[-2:], self.size, strict=True))
         image, raters = example.image[..., rows, columns], example.raters[..., rows, columns]
         return replace(example, image=image, raters=raters)
+
+
+class Patches:
+    """A split of volumes, read patch by patch.
+
+    `data[i]` is the central patch of volume i. Training draws `data.random_patch(i, rng)`. An axis that is shorter than
+    the patch is read whole; rows and columns are then padded, the image with its edge and the label maps with void,
+    slices are not: see `pad_example`.
+
+    Args:
+        data: The split; of a packed store only the patch is read, of other data the whole volume.
+        size: Slices, rows and columns of a patch.
+        foreground: Chance that a random patch is centered on a voxel that a rater has marked, of a class drawn
+            uniformly from those in the volume, as in nnU-Net; otherwise all patches are equally likely.
+
+    Raises:
+        UserError: The data are images, or the size or the chance makes no sense.
+
+    Example:
+        >>> from stochseg.data import Patches, PhantomVolumes
+        >>> data = Patches(PhantomVolumes("train", size=32, slices=6, count=2), (4, 16, 48))
+        >>> tuple(data[0].image.shape), data[0].raters[0, 0, 0, :9].tolist()
+        ((1, 4, 16, 48), [255, 255, 255, 255, 255, 255, 255, 255, 0])
+        >>> tuple(data.random_patch(0, np.random.default_rng(0)).raters.shape)
+        (4, 4, 16, 48)
+    """
+
+    def __init__(self, data: SegmentationData, size: tuple[int, int, int], *, foreground: float = 1 / 3) -> None:
+        if data.info.spatial_dims != 3:
+            raise UserError("patches: expected volumes, got images; use Cropped, or data.size in training")
+        if len(size) != 3 or min(size) < 1 or not 0 <= foreground <= 1:
+            raise UserError(
+                "patches: expected at least 1 slice, row and column and a chance from 0 to 1, got "
+                f"size {size}, foreground {foreground}"
+            )
+        self.data, self.size, self.foreground = data, size, foreground
+        self.info = data.info.model_copy(update={"ignore": void_label(data.info)})
+        self._places: dict[int, list[npt.NDArray[np.int64]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Example:
+        whole = _space(self.data, index)
+        parts = [central(n, side) for n, side in zip(whole, self.size, strict=True)]
+        return self._read(index, tuple((part.start, part.stop) for part in parts))
+
+    def space(self, index: int) -> tuple[int, ...]:
+        """Return the size (d, h, w) of the patches of a volume."""
+        return (min(_space(self.data, index)[0], self.size[0]), *self.size[1:])
+
+    def random_patch(self, index: int, rng: np.random.Generator) -> Example:
+        """Read a random patch of a volume."""
+        whole = np.array(_space(self.data, index))
+        side = np.minimum(whole, self.size)
+        start = rng.integers(0, whole - side + 1)
+        if rng.random() < self.foreground and (side < whole).any() and (classes := self._foreground(index)):
+            places = classes[rng.integers(len(classes))]
+            start = np.clip(places[rng.integers(len(places))] - side // 2, 0, whole - side)
+        return self._read(index, tuple(zip(start.tolist(), (start + side).tolist(), strict=True)))
+
+    def _read(self, index: int, window: Window) -> Example:
+        slices = window[0][1] - window[0][0]
+        return pad_example(_window(self.data, index, window), (slices, *self.size[1:]), void_label(self.info))
+
+    def _foreground(self, index: int) -> list[npt.NDArray[np.int64]]:
+        """Up to `PLACES` random voxels "n 3" of each class that a rater has marked; the same in every process."""
+        if index not in self._places:
+            rng = np.random.default_rng(index)
+            found: dict[int, npt.NDArray[np.float64]] = {}
+            for start, raters in self._slabs(index):
+                for label in range(1, self.info.num_classes):
+                    voxels = np.argwhere((raters == label).any(0)) + np.array([start, 0, 0])
+                    # The smallest of random numbers are a fair choice, also slab by slab.
+                    rows = np.column_stack([rng.random(len(voxels)), voxels])
+                    rows = np.concatenate([found.get(label, rows[:0]), rows])
+                    found[label] = rows[np.argsort(rows[:, 0])[:PLACES]]
+            self._places[index] = [rows[:, 1:].astype(np.int64) for rows in found.values() if len(rows)]
+        return self._places[index]
+
+    def _slabs(self, index: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield the label maps "k d h w" of a volume, some slices at a time, with the number of the first one."""
+        slices, height, width = _space(self.data, index)
+        for start in range(0, slices, SLAB):
+            window = ((start, min(start + SLAB, slices)), (0, height), (0, width))
+            yield start, _window(self.data, index, window).raters.numpy()
+
+
+def _space(data: SegmentationData, index: int) -> tuple[int, ...]:
+    return data.space(index) if isinstance(data, WindowedData) else tuple(data[index].image.shape[1:])
+
+
+def _window(data: SegmentationData, index: int, window: Window) -> Example:
+    if isinstance(data, WindowedData):
+        return data.patch(index, window)
+    example, parts = data[index], (slice(None), *(slice(*part) for part in window))
+    return replace(example, image=example.image[parts], raters=example.raters[parts])

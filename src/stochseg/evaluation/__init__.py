@@ -1,6 +1,6 @@
 """Evaluation: compare samples with raters over a data set."""
 
-from stochseg.evaluation.compatibility import check_compatible, match_normalization
+from stochseg.evaluation.compatibility import check_compatible, match_normalization, without_void_label
 from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_curve
 from stochseg.evaluation.results import Evaluation, ModeTable, class_table, table, write_results
 from stochseg.evaluation.seeds import evaluate_seeds
@@ -16,5 +16,6 @@ __all__ = [
     "evaluations_curve",
     "match_normalization",
     "table",
+    "without_void_label",
     "write_results",
 ]

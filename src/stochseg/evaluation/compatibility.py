@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import describe_unusual
-from stochseg.types import DatasetInfo
+from stochseg.types import VOID, DatasetInfo, Samples
 
 CHECKED_IMAGES = 4
 """Images whose intensities are checked; a single unusual one is no reason to stop."""
 
 
 def check_compatible(model: StochasticSegmenter, data: SegmentationData) -> None:
-    """Raise a UserError if the data have other classes or image channels than the model, or only images unlike those
-    of its training."""
-    if (data.info.num_classes, data.info.image_channels) != (model.num_classes, model.image_channels):
+    """Raise a UserError if the data have other axes, classes or image channels than the model, or only images unlike
+    those of its training. A model may have one label more if its name is `VOID`: see `without_void_label`."""
+    kinds = {2: "images", 3: "volumes"}
+    if data.info.spatial_dims != model.info.spatial_dims:
+        raise UserError(
+            f"the model {model.name!r} takes {kinds[model.info.spatial_dims]}, the data are "
+            f"{kinds[data.info.spatial_dims]}; use data like those of the training"
+        )
+    same = data.info.num_classes == model.num_classes
+    with_void = model.info.class_names == (*data.info.class_names, VOID)
+    if not (same or with_void) or data.info.image_channels != model.image_channels:
         raise UserError(
             f"the model {model.name!r} has {model.num_classes} classes and {model.image_channels} image channel(s), "
             f"the data have {data.info.num_classes} and {data.info.image_channels}; use data like those of the training"
@@ -33,3 +44,17 @@ def match_normalization(image: Tensor, data: DatasetInfo, model: DatasetInfo) ->
     if data.normalization == model.normalization:
         return image
     return model.normalization(data.normalization.inverse(image))
+
+
+def without_void_label(samples: Samples, data: DatasetInfo) -> Samples:
+    """Remove the label `VOID` that a model has and the data do not.
+
+    It is left out of the mean before any arg-max, as by the CCDM authors. Where a single sample is void, it takes the
+    most probable class of the mean.
+    """
+    if samples.num_classes == data.num_classes:
+        return samples
+    mean = samples.mean[:, : data.num_classes]
+    mean = mean / mean.sum(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+    labels = torch.where(samples.labels < data.num_classes, samples.labels, mean.argmax(1, keepdim=True))
+    return replace(samples, labels=labels, mean=mean, info=data)

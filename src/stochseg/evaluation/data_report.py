@@ -32,7 +32,7 @@ class DataReport:
         facts = splits.values()
         table.add_row("examples", *(f"{f.examples:,}" for f in facts))
         table.add_row("groups", *(f"{len(f.groups):,}" for f in facts))
-        sizes = (Counter({f"{h}×{w}": n for (h, w), n in f.sizes.items()}) for f in facts)
+        sizes = (Counter({"×".join(map(str, size)): n for size, n in f.sizes.items()}) for f in facts)
         table.add_row("sizes", *map(_common, sizes))
         table.add_row("raters per image", *(_common(f.raters) for f in facts))
         for n in sorted({n for f in facts for n in f.drawn}):

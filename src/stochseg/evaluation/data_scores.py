@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,65 +26,73 @@ from stochseg.types import Batch, DatasetInfo, Example, Samples
 
 FUSED_COUNTS = (1, 5, 10)
 """Numbers of samples that are fused into one map, for data with a single annotation."""
-
-Sums = tuple[Tensor, CalibrationBins, CalibrationBins, Tensor]
-"""Confusion matrix, calibration bins of all labels and of the foreground, Brier sums; they add up over images."""
+RULES: tuple[Literal["mean", "vote"], ...] = ("mean", "vote")
 
 
-class DataScores:
-    """Collects images and computes the metrics that are not means over images.
+@dataclass(frozen=True)
+class ImageSums:
+    """Sums over the pixels of an image, which add up over images.
 
-    Args:
-        info: of the data.
-        fused: numbers of samples; the maps fused from the first n of them, by mean and by vote, are scored.
+    confusion: matrix of the fused map; bins, foreground: calibration of all labels and of the foreground; brier: sums;
+    fused: confusion matrices of the maps fused from the first n samples, by the key of their metric.
     """
 
-    def __init__(self, info: DatasetInfo, fused: Sequence[int]) -> None:
-        self.info, self.sums = info, list[Sums]()
-        empty = torch.zeros(info.num_classes, info.num_classes, dtype=torch.int64)
-        self.fused = {f"miou_{rule}_{n}": empty.clone() for n in fused for rule in ("mean", "vote")}
+    confusion: Tensor
+    bins: CalibrationBins
+    foreground: CalibrationBins
+    brier: Tensor
+    fused: Mapping[str, Tensor]
 
-    def add(self, drawn: Mapping[int, Samples], example: Example, batch: Batch) -> None:
-        """Add an image. drawn: its samples, by their number; batch: the example as a batch of one."""
-        out = drawn[max(drawn)]
-        self.sums.append(
-            (
-                self._confusion(out.fused("mean"), example),
-                calibration_bins(out.mean, batch.raters, mask=batch.mask),
-                foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY),
-                torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)),
-            )
-        )
-        for n, part in drawn.items() if self.fused else ():
-            self.fused[f"miou_mean_{n}"] += self._confusion(part.fused("mean"), example)
-            self.fused[f"miou_vote_{n}"] += self._confusion(part.fused("vote"), example)
 
-    def _confusion(self, fused: Tensor, example: Example) -> Tensor:
-        raters = example.raters
-        return confusion_matrix(fused[0].expand_as(raters), raters, self.info.num_classes, self.info.ignore)
+def image_sums(drawn: Mapping[int, Samples], example: Example, info: DatasetInfo, *, fused: bool) -> ImageSums:
+    """Sum up an image.
 
-    def metrics(self) -> dict[str, float]:
-        """Compute the metrics of all images so far, and those of each class if there are more than two."""
-        confusions, bins, foreground, brier = zip(*self.sums, strict=True)
-        confusion = torch.stack(confusions).sum(0)
-        found = {"miou": miou(confusion).item(), "ece": ece(sum(bins[1:], start=bins[0])).item()}
-        found |= {key: miou(counted).item() for key, counted in self.fused.items()}
-        likely = sum(foreground[1:], start=foreground[0])
-        if likely.count.sum() > 0:  # undefined if the model marks nothing anywhere
-            found["ece_foreground"] = ece(likely).item()
-        total, count = torch.cat(brier, dim=1).sum(1).tolist()
-        return found | {"brier": total / count} | self._class_metrics(confusion)
+    Args:
+        drawn: its samples, by their number.
+        example: the image.
+        info: of the data.
+        fused: whether the maps fused from the samples of each number, by mean and by vote, are scored.
+    """
+    out, batch = drawn[max(drawn)], Batch.collate([example], info.ignore)
+    maps = {f"miou_{rule}_{n}": part.fused(rule) for n, part in drawn.items() for rule in RULES} if fused else {}
+    return ImageSums(
+        _confusion(out.fused("mean"), example, info),
+        calibration_bins(out.mean, batch.raters, mask=batch.mask),
+        foreground_bins(out.mean, batch.raters, mask=batch.mask, at_least=LIKELY),
+        torch.stack(brier_sums(out.mean, batch.raters, mask=batch.mask)),
+        {key: _confusion(labels, example, info) for key, labels in maps.items()},
+    )
 
-    def _class_metrics(self, confusion: Tensor) -> dict[str, float]:
-        if self.info.num_classes == 2:
-            return {}
-        scores = {"iou": iou_per_class(confusion).tolist(), "dice": dice_per_class(confusion).tolist()}
-        found: dict[str, float] = {}
-        for key, values in scores.items():
-            for name, value in zip(class_names(self.info), values, strict=True):
-                if not math.isnan(value):  # the class occurs
-                    found[f"{key}/{name}"] = value
-        return found
+
+def _confusion(fused: Tensor, example: Example, info: DatasetInfo) -> Tensor:
+    return confusion_matrix(fused[0].expand_as(example.raters), example.raters, info.num_classes, info.ignore)
+
+
+def data_metrics(images: Sequence[ImageSums], info: DatasetInfo) -> dict[str, float]:
+    """Compute the metrics that are not means over images, and those of each class if there are more than two."""
+    confusion = torch.stack([image.confusion for image in images]).sum(0)
+    first, others = images[0], images[1:]
+    bins = sum((image.bins for image in others), start=first.bins)
+    likely = sum((image.foreground for image in others), start=first.foreground)
+    found = {"miou": miou(confusion).item(), "ece": ece(bins).item()}
+    for key in first.fused:
+        found[key] = miou(torch.stack([image.fused[key] for image in images]).sum(0)).item()
+    if likely.count.sum() > 0:  # undefined if the model marks nothing anywhere
+        found["ece_foreground"] = ece(likely).item()
+    total, count = torch.cat([image.brier for image in images], dim=1).sum(1).tolist()
+    return found | {"brier": total / count} | _class_metrics(confusion, info)
+
+
+def _class_metrics(confusion: Tensor, info: DatasetInfo) -> dict[str, float]:
+    if info.num_classes == 2:
+        return {}
+    scores = {"iou": iou_per_class(confusion).tolist(), "dice": dice_per_class(confusion).tolist()}
+    found: dict[str, float] = {}
+    for key, values in scores.items():
+        for name, value in zip(class_names(info), values, strict=True):
+            if not math.isnan(value):  # the class occurs
+                found[f"{key}/{name}"] = value
+    return found
 
 
 def class_names(info: DatasetInfo) -> tuple[str, ...]:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from stochseg._version import __version__
 from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.compatibility import check_compatible, match_normalization
-from stochseg.evaluation.data_scores import FUSED_COUNTS, DataScores, class_names
-from stochseg.evaluation.image_scores import rater_scores, truth_scores
+from stochseg.evaluation.compatibility import check_compatible
+from stochseg.evaluation.data_scores import FUSED_COUNTS, data_metrics
+from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.evaluation.results import Evaluation, ModeTable
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
-from stochseg.types import Batch, Example, Samples, Truth
+from stochseg.types import Batch, Samples
+from stochseg.workers import MAX_DEATHS, Runner, run_here
 
 SAMPLE_COUNTS = (16, 32, 50, 100)
 """The n of GED_n and HM-IoU_n found in the literature."""
@@ -36,6 +36,7 @@ def evaluate(
     keep: int = 4,
     on_image: Callable[[int, Batch, Samples], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    runner: Runner[StochasticSegmenter] | None = None,
 ) -> Evaluation:
     """Draw samples of every image and compare them with the raters.
 
@@ -46,12 +47,13 @@ def evaluate(
 
     Args:
         model: the model.
-        data: images with raters, of the classes and channels of the model.
+        data: images with raters, of the classes and channels of the model. A label "void" of the model is left out.
         options: of sampling. A single sample has neither diversity nor unbiased scores.
         limit: maximum number of images, evenly spaced; default: all.
         keep: number of examples to keep with their samples, for pictures.
         on_image: called per image with its index in the data, a batch of one, and its samples.
         progress: called with (images done, images in total).
+        runner: runs the work on workers; the scores are the same to the last digit. Default: in this process.
 
     Returns:
         Metrics over all images and per image, with the settings.
@@ -76,50 +78,73 @@ def evaluate(
     counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
     single = has_single_annotations(data)
     parts = [n for n in FUSED_COUNTS if n < options.n and independent and single]
-    names, totals = class_names(data.info), DataScores(data.info, [*parts, options.n] if single else ())
-    digest = hashlib.sha256()
+    scoring = Scoring(data.info, options, tuple(counts), tuple(parts), independent, single)
     chosen = spread(len(data), len(data) if limit is None else limit)
-    rows: list[dict[str, Any]] = []
-    kept: list[tuple[Example, Samples]] = []
-    modes: list[tuple[Truth, Tensor]] = []
-    for done, i in enumerate(chosen, start=1):
-        example = data[i]
-        digest.update(example.id.encode(errors="surrogateescape"))  # the name of a file, which may not be UTF-8
-        digest.update(example.image.numpy().tobytes() + example.raters.numpy().tobytes())
-        example = example.rated(data.info.ignore)
-        if len(example.raters) == 0:  # all void: no sample can be wrong
-            if progress is not None:
-                progress(done, len(chosen))
-            continue
-        image = match_normalization(example.image, data.info, model.info)
-        start = time.perf_counter()
-        found = model.sample_counts(image[None], parts, options, allow_unusual_input=True)
-        drawn = {n: part.to("cpu") for n, part in found.items()}
-        seconds, out = time.perf_counter() - start, drawn[options.n]
-        batch = Batch.collate([example], data.info.ignore)
-        row = {"id": example.id, **rater_scores(out, batch, counts, names, independent=independent)}
-        if isinstance(data, KnownTruth):
-            truth = data.truth(i)
-            scores, frequency = truth_scores(out, truth, independent=independent)
-            row |= scores
-            modes.append((truth, frequency))
-        rows.append(row | {"seconds_per_image": seconds, "evaluations_per_sample": float(out.evaluations)})
-        totals.add(drawn, example, batch)
-        if on_image is not None:
-            on_image(i, batch, out)
-        if len(kept) < keep:
-            kept.append((example, out))
+    reader = _Reader(data, chosen, keep, with_samples=on_image is not None)
+    found: list[ImageResult] = []
+    for result in (runner or partial(run_here, lambda: model))(scoring, reader, _lost):
+        if on_image is not None and result.kept is not None:
+            example, samples = result.kept
+            on_image(result.index, Batch.collate([example], data.info.ignore), samples)
+            result = replace(result, kept=result.kept if result.index in reader.first else None)
+        found.append(result)
         if progress is not None:
-            progress(done, len(chosen))
-    if not rows:
+            progress(len(found) + reader.void, len(chosen))
+    if not found:
         raise UserError("evaluate: expected images with labeled pixels, got only void ones")
+    found.sort(key=lambda result: result.index)  # sums of floats depend on their order
+    rows = [result.row for result in found]
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"}
-    metrics |= totals.metrics()
+    metrics |= data_metrics([result.sums for result in found], data.info)
+    modes = [result.modes for result in found if result.modes is not None]
     table = _mode_table(modes) if modes else None
     if table is not None:
         metrics["mode_tv_overall"] = float(abs(table.truth.mean(0) - table.frequency.mean(0)).sum() / 2)
-    facts = _facts(model, data, len(rows), settings) | {"data_sha256": digest.hexdigest()}
-    return Evaluation(metrics, rows, facts, kept, table)
+    facts = {
+        "model": model.name,
+        "data": data.info.name,
+        "images": len(rows),
+        **settings.model_dump(),
+        "stochseg": __version__,
+        "torch": torch.__version__,
+        **found[0].place,
+        "machine": platform.machine(),
+        "data_sha256": reader.sha256.hexdigest(),
+    }
+    return Evaluation(metrics, rows, facts, [result.kept for result in found if result.kept is not None], table)
+
+
+class _Reader:
+    """Reads the images of an evaluation, in order: chunks of one, without those that are all void.
+
+    void: number of images skipped so far, in which no sample can be wrong; first: indices of the first `keep` others;
+    sha256: of all images read.
+    """
+
+    def __init__(self, data: SegmentationData, chosen: Sequence[int], keep: int, *, with_samples: bool):
+        self.data, self.chosen, self.keep, self.with_samples = data, chosen, keep, with_samples
+        self.void, self.first, self.sha256 = 0, list[int](), hashlib.sha256()
+
+    def __iter__(self) -> Iterator[list[Case]]:
+        for i in self.chosen:
+            example = self.data[i]
+            self.sha256.update(example.id.encode(errors="surrogateescape"))  # a file name, which may not be UTF-8
+            self.sha256.update(example.image.numpy().tobytes() + example.raters.numpy().tobytes())
+            example = example.rated(self.data.info.ignore)
+            if len(example.raters) == 0:
+                self.void += 1
+                continue
+            truth = self.data.truth(i) if isinstance(self.data, KnownTruth) else None
+            if len(self.first) < self.keep:
+                self.first.append(i)
+            yield [Case(i, example, truth, self.with_samples or i in self.first)]
+
+
+def _lost(case: Case) -> ImageResult:
+    raise UserError(
+        f"evaluate: the workers of image {case.example.id!r} died {MAX_DEATHS} times, perhaps for lack of memory; use "
+        "fewer --workers"
+    )
 
 
 def evaluations_curve(
@@ -129,6 +154,7 @@ def evaluations_curve(
     *,
     options: SamplingOptions = SamplingOptions(n=100),
     limit: int | None = None,
+    runner: Runner[StochasticSegmenter] | None = None,
 ) -> dict[int, dict[str, float]]:
     """Evaluate a model at several numbers of network evaluations.
 
@@ -138,6 +164,7 @@ def evaluations_curve(
         evaluations: network evaluations per sample, in place of `options.evaluations`.
         options: of sampling.
         limit: maximum number of images, evenly spaced; default: all.
+        runner: as in `evaluate`.
 
     Returns:
         Metrics by the evaluations that were made; the corrector makes more than it is given.
@@ -146,7 +173,7 @@ def evaluations_curve(
         UserError: as `evaluate`.
     """
     chosen = [options.model_copy(update={"evaluations": count}) for count in evaluations]
-    found = [evaluate(model, data, options=each, limit=limit, keep=0).metrics for each in chosen]
+    found = [evaluate(model, data, options=each, limit=limit, keep=0, runner=runner).metrics for each in chosen]
     return {round(metrics["evaluations_per_sample"]): metrics for metrics in found}
 
 
@@ -167,22 +194,7 @@ def _check_limit(limit: int | None) -> None:
         raise UserError(f"limit must be at least 1, got {limit}")
 
 
-def _facts(model: StochasticSegmenter, data: SegmentationData, count: int, settings: SamplingOptions) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "data": data.info.name,
-        "images": count,
-        **settings.model_dump(),
-        "stochseg": __version__,
-        "torch": torch.__version__,
-        "device": str(model.device),
-        "engine": model.engine,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-    }
-
-
-def _mode_table(modes: Sequence[tuple[Truth, Tensor]]) -> ModeTable:
-    truth = np.array([truth.probabilities.double().tolist() for truth, _ in modes])
-    frequency = np.array([frequency.tolist() for _, frequency in modes])
-    return ModeTable(modes[0][0].names, truth, frequency)
+def _mode_table(modes: Sequence[Modes]) -> ModeTable:
+    truth = np.array([each.probabilities.double().tolist() for each in modes])
+    frequency = np.array([each.frequency.tolist() for each in modes])
+    return ModeTable(modes[0].names, truth, frequency)

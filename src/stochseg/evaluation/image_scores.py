@@ -1,12 +1,17 @@
-"""Scores of one image, from the IoU of all pairs of its samples and raters."""
+"""Scores of one image, from the IoU of all pairs of its samples and raters; computed in any process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from stochseg.evaluation.compatibility import match_normalization, without_void_label
+from stochseg.evaluation.data_scores import ImageSums, class_names, image_sums
 from stochseg.metrics import (
     IoUBlocks,
     class_iou_blocks,
@@ -16,7 +21,83 @@ from stochseg.metrics import (
     iou_blocks,
     without_void,
 )
-from stochseg.types import Batch, Samples, Truth
+from stochseg.models import StochasticSegmenter
+from stochseg.models.sampling import SamplingOptions
+from stochseg.types import Batch, DatasetInfo, Example, Samples, Truth
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image to score: its index in the data, its labeled example, the known truth if any; keep: its samples."""
+
+    index: int
+    example: Example
+    truth: Truth | None
+    keep: bool
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """What an image adds to an evaluation.
+
+    index: in the data; row: its metrics; sums: for the metrics of all images; modes: frequencies of the modes of the
+    truth; kept: the image with its samples; place: device, engine and threads of the process.
+    """
+
+    index: int
+    row: dict[str, Any]
+    sums: ImageSums
+    modes: Modes | None
+    kept: tuple[Example, Samples] | None
+    place: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Modes of a known truth: their names, probabilities "m" and sampled frequencies "m"."""
+
+    names: tuple[str, ...]
+    probabilities: Tensor
+    frequency: Tensor
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How images are sampled and scored.
+
+    info: of the data; options: of sampling; counts: numbers of samples of GED and the like; fused: smaller numbers of
+    samples to fuse into one map; independent: whether samples are independent; single: whether fused maps are scored.
+    """
+
+    info: DatasetInfo
+    options: SamplingOptions
+    counts: tuple[int, ...]
+    fused: tuple[int, ...]
+    independent: bool
+    single: bool
+
+    def __call__(self, model: StochasticSegmenter, cases: Sequence[Case]) -> Iterator[ImageResult]:
+        """Sample and score images."""
+        return (self._score(model, case) for case in cases)
+
+    def _score(self, model: StochasticSegmenter, case: Case) -> ImageResult:
+        example = case.example
+        image = match_normalization(example.image, self.info, model.info)
+        start = time.perf_counter()
+        found = model.sample_counts(image[None], self.fused, self.options, allow_unusual_input=True)
+        drawn = {n: without_void_label(part.to("cpu"), self.info) for n, part in found.items()}
+        seconds, out = time.perf_counter() - start, drawn[self.options.n]
+        batch, names = Batch.collate([example], self.info.ignore), class_names(self.info)
+        row = {"id": example.id, **rater_scores(out, batch, self.counts, names, independent=self.independent)}
+        modes = None
+        if case.truth is not None:
+            scores, frequency = truth_scores(out, case.truth, independent=self.independent)
+            row |= scores
+            modes = Modes(case.truth.names, case.truth.probabilities, frequency)
+        row |= {"seconds_per_image": seconds, "evaluations_per_sample": float(out.evaluations)}
+        sums = image_sums(drawn, example, self.info, fused=self.single)
+        place = {"device": str(model.device), "engine": model.engine, "threads": torch.get_num_threads()}
+        return ImageResult(case.index, row, sums, modes, (example, out) if case.keep else None, place)
 
 
 def rater_scores(

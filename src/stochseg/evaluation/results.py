@@ -74,7 +74,8 @@ def table(result: Evaluation) -> Table:
     s = result.settings
     split = f", split {s['split']}" if "split" in s else ""
     seeds = f", {len(result.seeds)} seeds" if result.seeds else ""
-    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}{split}, {s['n']} samples each{seeds}")
+    drawn = f"{s['n']} sample{'s' * (s['n'] > 1)}"
+    out = Table(title=f"{s['model']} on {s['images']} images of {s['data']}{split}, {drawn} each{seeds}")
     out.add_column("metric")
     out.add_column("value", justify="right")
     for key in sort_metrics(result.metrics):

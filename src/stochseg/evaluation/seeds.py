@@ -12,6 +12,7 @@ from stochseg.evaluation.evaluator import evaluate
 from stochseg.evaluation.results import Evaluation
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
+from stochseg.workers import Runner
 
 
 def evaluate_seeds(
@@ -22,6 +23,7 @@ def evaluate_seeds(
     options: SamplingOptions = SamplingOptions(n=100),
     limit: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    runner: Runner[StochasticSegmenter] | None = None,
 ) -> Evaluation:
     """Evaluate a model with the sampling seeds `options.seed`, `options.seed` + 1, ….
 
@@ -32,6 +34,7 @@ def evaluate_seeds(
         options: of sampling.
         limit: maximum number of images, evenly spaced; default: all.
         progress: called with (images done, images in total), over all seeds.
+        runner: as in `evaluate`.
 
     Returns:
         The means of the metrics, with those of each seed; metrics that some seed lacks are left out. Kept
@@ -55,7 +58,9 @@ def evaluate_seeds(
                 progress(before * total + done, seeds * total)
 
         own = options.model_copy(update={"seed": seed})
-        found[seed] = evaluate(model, data, options=own, limit=limit, keep=0 if found else 4, progress=report)
+        found[seed] = evaluate(
+            model, data, options=own, limit=limit, keep=0 if found else 4, progress=report, runner=runner
+        )
     first, *others = found.values()
     settings = {**first.settings, "seeds": seeds}
     if not others:

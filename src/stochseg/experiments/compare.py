@@ -6,8 +6,10 @@ import json
 import math
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from stochseg.evaluation.evaluator import check_counts
 from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
+from stochseg.locks import locked
 from stochseg.metrics.table import FAMILIES, format_metric
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
@@ -31,6 +34,7 @@ from stochseg.plotting import comparison_grid, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.config import ValidationConfig
 from stochseg.types import Samples
+from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 ROW = "row.json"
 GRID_IMAGES, GRID_SAMPLES = 3, 8
@@ -46,7 +50,8 @@ class Terms:
     options: SamplingOptions
     limit: int | None
     overrides: tuple[str, ...]
-    device: torch.device
+    device: str
+    threads: int
 
     def record(self) -> dict[str, Any]:
         """The terms as JSON; rows of other terms are not comparable."""
@@ -60,8 +65,8 @@ class Terms:
             **self.options.model_dump(include={"noise", "seed"}, exclude_defaults=True),
             "overrides": list(self.overrides),
             "stochseg": __version__,
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
+            "device": self.device,
+            "threads": self.threads,
         }
 
     def options_for(self, model: StochasticSegmenter) -> SamplingOptions:
@@ -103,6 +108,7 @@ def compare(
     limit: int | None = None,
     device: str = "auto",
     console: Console | None = None,
+    pool: Pool | None = None,
 ) -> list[Row]:
     """Train and evaluate several methods within the same budget, and write tables and pictures.
 
@@ -122,12 +128,14 @@ def compare(
         limit: maximum number of images to score, evenly spaced.
         device: to train and sample on.
         console: for messages; default: stderr.
+        pool: workers that train and score the methods, one each; the budget holds for every one.
 
     Returns:
         One row per method with the keys `comparison.COLUMNS`; `problem` says why a method failed.
 
     Raises:
-        UserError: before any training, if the methods cannot be compared or rows of other terms are in `out`.
+        UserError: before any training, if the methods cannot be compared, rows of other terms are in `out`, or another
+            process is writing there.
     """
     console = console or Console(stderr=True)
     if len(set(methods)) < len(methods):
@@ -137,22 +145,40 @@ def compare(
     check_counts(options, limit)
     limits = parse_budget(budget)
     configs = {name: _config(name, overrides, data, limits) for name in methods}
-    terms = Terms(budget, data, split, options, limit, tuple(overrides), pick_device(device))
     _check_data(configs, split)
-    done = {name: _finished_row(out / _folder(name) / ROW, name, terms.record()) for name in configs}
-    rows = []
-    for name, config in configs.items():
-        folder, row = out / _folder(name), done[name]
-        if row is None:
-            console.print(f"{name}: training for {budget}", highlight=False, markup=False)
-            row = _run(name, config, folder, terms)
-            write_text(folder / ROW, json.dumps({"settings": terms.record(), **row}, indent=2) + "\n")
-        scores = (f"{title} {format_metric(key, row[key])}" for key, title in (("ged", "GED"), ("hm_iou", "HM-IoU")))
-        console.print(f"{name}: {row['problem'] or ', '.join(scores)}", highlight=False, markup=False)
-        rows.append(row)
-    write_comparison(rows, out, terms.record())
-    _write_grids([row["method"] for row in rows if not row["problem"]], configs, out, terms)
+    runner: Runner[str] = partial(run_here, str) if pool is None else partial(pool.run, str)  # nothing is shared
+    with locked(out):
+        place = next(runner(_place, [[device]], _lost_place))
+        terms = Terms(budget, data, split, options, limit, tuple(overrides), *place)
+        rows = _rows(configs, out, terms, runner, console)
+        write_comparison(rows, out, terms.record())
+        _write_grids([row["method"] for row in rows if not row["problem"]], configs, out, terms)
     return rows
+
+
+def _rows(configs: dict[str, TrainConfig], out: Path, terms: Terms, runner: Runner[str], console: Console) -> list[Row]:
+    """Read the rows of finished methods and make the others."""
+    rows = {name: _finished_row(out / _folder(name) / ROW, name, terms.record()) for name in configs}
+
+    def pending() -> Iterator[list[Method]]:
+        for name, config in configs.items():
+            if rows[name] is None:
+                console.print(f"{name}: training for {terms.budget}", highlight=False, markup=False)
+                yield [(name, config, out / _folder(name))]
+
+    def show(row: Row) -> None:
+        scores = (f"{title} {format_metric(key, row[key])}" for key, title in (("ged", "GED"), ("hm_iou", "HM-IoU")))
+        console.print(f"{row['method']}: {row['problem'] or ', '.join(scores)}", highlight=False, markup=False)
+
+    for row in filter(None, rows.values()):
+        show(row)
+    with closing(runner(partial(_train_methods, terms), pending(), _lost_method)) as made:
+        for row in made:
+            name = row["method"]
+            write_text(out / _folder(name) / ROW, json.dumps({"settings": terms.record(), **row}, indent=2) + "\n")
+            show(row)
+            rows[name] = row
+    return [row for row in rows.values() if row is not None]
 
 
 # ---------------------------------------------------------------------- checks before any training
@@ -211,10 +237,35 @@ def _finished_row(file: Path, method: str, terms: dict[str, Any]) -> Row | None:
 # ---------------------------------------------------------------------- one method
 
 
+Method = tuple[str, TrainConfig, Path]
+"""Its name, config and folder."""
+
+
+def _place(shared: str, devices: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Device and threads of the process that trains."""
+    return ((str(pick_device(device)), torch.get_num_threads()) for device in devices)
+
+
+def _lost_place(device: str) -> tuple[str, int]:
+    raise UserError(f"compare: the workers died as they opened the device {device}")
+
+
+def _train_methods(terms: Terms, shared: str, methods: Sequence[Method]) -> Iterator[Row]:
+    return (_run(*method, terms) for method in methods)
+
+
+def _lost_method(method: Method) -> Row:
+    return _empty_row(method[0]) | {"problem": f"its worker died {MAX_DEATHS} times, perhaps for lack of memory"}
+
+
+def _empty_row(name: str) -> Row:
+    return {"method": name, **dict.fromkeys(METRICS, math.nan), "problem": ""}
+
+
 def _run(name: str, config: TrainConfig, folder: Path, terms: Terms) -> Row:
-    row: Row = {"method": name, **dict.fromkeys(METRICS, math.nan), "problem": ""}
+    row = _empty_row(name)
     try:
-        train(config, folder / "run", resume=True, device=str(terms.device), console=Console(quiet=True))
+        train(config, folder / "run", resume=True, device=terms.device, console=Console(quiet=True))
         return row | _scores(_load_trained(folder, config, terms.device), config, folder, terms)
     except Exception as error:
         folder.mkdir(parents=True, exist_ok=True)
@@ -237,7 +288,7 @@ def _scores(model: StochasticSegmenter, config: TrainConfig, folder: Path, terms
     }
 
 
-def _load_trained(folder: Path, config: TrainConfig, device: torch.device) -> StochasticSegmenter:
+def _load_trained(folder: Path, config: TrainConfig, device: str) -> StochasticSegmenter:
     """Load the last weights; the entropy grid is measured on validation images, whatever split is scored."""
     model = load(folder / "run" / "last", device=device)
     if model.default_sampling().grid == "entropy":
@@ -254,7 +305,7 @@ def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: P
     examples = disputed_examples(data, GRID_IMAGES)
     drawn: list[dict[str, Samples]] = [{} for _ in examples]
     for method in methods:
-        model = _load_trained(out / _folder(method), configs[method], terms.device)
+        model = _load_trained(out / _folder(method), configs[method], "auto" if terms.device != "cpu" else "cpu")
         options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
         for example, samples in zip(examples, drawn, strict=True):
             samples[method] = model.sample(example.image[None], **options.model_dump(), allow_unusual_input=True).to(

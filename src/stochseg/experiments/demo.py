@@ -21,9 +21,8 @@ from stochseg.plotting import forward_process, qualitative, write_figure
 from stochseg.plotting.output import embed_picture
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.page import Picture, Section
-from stochseg.reports.run import read_log
 from stochseg.training import TrainConfig, train
-from stochseg.training.log import LOG_FILE, last_step
+from stochseg.training.log import LOG_FILE, last_step, read_log
 
 IMAGES, SAMPLES = 32, 100
 SAMPLES_PNG = "samples.png"

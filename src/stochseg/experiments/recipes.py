@@ -61,6 +61,20 @@ _PHANTOM_TINY: dict[str, Any] = {
 }
 
 
+_PHANTOM_3D: dict[str, Any] = {
+    **_PHANTOM_TINY,
+    "data": {
+        "name": "phantom-3d",
+        "options": {"size": 32, "slices": 6, "raters": 4},
+        "train": {"count": 8192},
+        "val": {"count": 64},
+        "augment": "flip-rotate-slices",
+    },
+    "steps": 2500,
+    "batch_size": 24,
+}
+
+
 def _ccdm(path: str, augment: str, base: int, multipliers: Sequence[float], **training: Any) -> dict[str, Any]:
     """`ccdm` on a packed store, trained and sampled as in the paper."""
     options = {"base": base, "multipliers": list(multipliers), "grid": "trailing"}
@@ -115,7 +129,8 @@ _LIDC_3D: dict[str, Any] = {
         "name": "store",
         "options": {"path": "data/lidc-nodules.h5", "center": 64},
         "augment": "flip-rotate-slices",
-        "slices": 8,
+        "patch": [8, 64, 64],
+        "patch_foreground": 0,
     },
     "model": {
         "name": "ccdm-fast",
@@ -144,7 +159,9 @@ _LITE0_FAST = {
     "tower": [48, 64, 96, 128, 160],
     "tower_blocks": 1,
     "light": [32, 48, 64],
+    # One of the two draws of each image is pure noise, where the network is an ordinary one: samples start from there.
     "draws": 2,
+    "pure": 0.5,
     "evaluations": 5,
 }
 _CAMVID_DIFFUSION = {"objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
@@ -175,6 +192,7 @@ def _camvid(name: str, options: dict[str, Any], **training: Any) -> dict[str, An
 
 RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
+    "phantom-3d": _PHANTOM_3D,
     # For a user's own data: an hour on two CPU cores with images of 128×128, minutes on a GPU.
     "small": _fast(
         _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "num_samples": 16}

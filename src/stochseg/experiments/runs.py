@@ -18,10 +18,11 @@ from stochseg.models.io import find_model, is_model
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative, quality_against_evaluations, write_figure
 from stochseg.reports import RunFacts, RunPage
-from stochseg.reports.run import Curve, read_evaluations, read_log
+from stochseg.reports.run import Curve, read_evaluations
 from stochseg.training import TrainConfig, open_split, read_config
 from stochseg.training.config import CONFIG_FILE
-from stochseg.training.log import LOG_FILE
+from stochseg.training.log import LOG_FILE, read_log
+from stochseg.workers import Runner
 
 EVALUATIONS = "evaluations"
 """Folder of a run with one folder per evaluation."""
@@ -138,6 +139,7 @@ def write_evaluation(
     options: SamplingOptions,
     limit: int | None = None,
     curve: Sequence[int] = (),
+    runner: Runner[StochasticSegmenter] | None = None,
 ) -> Path:
     """Write everything about an evaluation into a folder: scores, a picture of samples, and a page (index.html).
 
@@ -149,13 +151,14 @@ def write_evaluation(
         options: of sampling.
         limit: as it was given to `evaluate`.
         curve: numbers of network evaluations; if any, the quality at each of them is measured and plotted.
+        runner: as in `evaluate`.
 
     Returns:
         The folder.
     """
     measured = None
     if curve:
-        points = evaluations_curve(model, run.data, curve, options=options, limit=limit)
+        points = evaluations_curve(model, run.data, curve, options=options, limit=limit, runner=runner)
         sampler = options.sampler or model.default_sampling().sampler or model.name
         measured = Curve(sampler, points, result.settings["images"])
 

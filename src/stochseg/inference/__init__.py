@@ -2,18 +2,27 @@
 
 from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.exporter import export
+from stochseg.inference.parts import Part
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import PredictOptions
+from stochseg.inference.points import Lesion, read_lesions
 from stochseg.inference.result import to_numpy
+from stochseg.inference.scans import predict_lesions
+from stochseg.inference.stored import run_on
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti
 
 __all__ = [
     "ENGINES",
+    "Lesion",
     "Outcome",
+    "Part",
     "PredictOptions",
     "export",
     "predict",
+    "predict_lesions",
+    "read_lesions",
+    "run_on",
     "to_dicom_seg",
     "to_nifti",
     "to_numpy",

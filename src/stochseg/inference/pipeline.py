@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Literal, TypeVar
 import torch
 
 from stochseg.errors import UserError
-from stochseg.files import sha256
+from stochseg.files import sha256, sweep
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
+from stochseg.inference.parts import ALL, Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
+from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
-from stochseg.locks import locked
+from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
+from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 T = TypeVar("T")
 
@@ -52,6 +56,8 @@ def predict(
     origin: str = "",
     report: Report | None = None,
     progress: Progress | None = None,
+    part: Part = ALL,
+    pool: Pool | None = None,
 ) -> list[Outcome]:
     """Segment every input into a folder of its own.
 
@@ -68,6 +74,8 @@ def predict(
         origin: The path or name of the model, for the record.
         report: Called with the outcome of each input, once it is known.
         progress: Called with (inputs done, fractions included; inputs in total).
+        part: Of the inputs. Several processes may write their parts to the same folder at the same time.
+        pool: Workers that load the model from `origin`; the results are the same as without. See `open_pool`.
 
     Returns:
         One outcome per input, and one per notice about a folder.
@@ -85,37 +93,86 @@ def predict(
     ...     print(outcome.status, sorted(file.name for file in outcome.folder.iterdir()))
     done ['entropy.tif', 'fused.png', 'mean.tif', 'overlay.png', 'result.json', 'samples.tif']
     """
-    plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
+    options, out = options or PredictOptions(), Path(out)
+    # The engine may need the device of the workers.
+    plan = Plan(model, options if pool is None else options.model_copy(update={"engine": "eager"}), origin)
+    runner: Runner[Plan] = partial(run_here, lambda: plan)
+    if pool is not None:
+        runner = partial(pool.run, StoredPlan(StoredModel.of(model, origin, pool.device), options, origin))
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
-    reporter = _Reporter(len(found.problems) + len(found.sources), report, progress)
+    chunks = part.select(chunks_of(found.sources, plan.options.n))
+    reporter = Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
     for notice in found.notices:
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
         reporter.add(Outcome(where, "failed", problem=problem))
-    if not found.sources:
+    if not chunks:
         return reporter.outcomes
-    with locked(out):
-        jobs = _read_jobs(found.sources, out, plan, overwrite, reporter)
-        for batch in batches(jobs, plan):
-            _, problem = _attempt(partial(sample_batch, batch, plan, reporter.advance))
-            for job in batch:
-                folder, failure = out / job.source.name, problem
-                if problem and len(batch) > 1:  # the fault may be that of another input
-                    _, failure = _attempt(partial(sample_batch, [job], plan, reporter.advance))
-                failure = failure or _attempt(partial(_write, job, plan, folder))[1]
-                reporter.add(_outcome(job.source, failure, folder, job.notices))
+    with locked(out, part.lock, rivals=part.rivals) as lock:
+        work = _Work(out, overwrite, lock.claim)
+        act = work if pool is not None else partial(work, advance=reporter.advance)
+        with ExitStack() as end:
+            end.callback(sweep, out)  # a worker that died in the middle of a result has left it there
+            for outcome in end.enter_context(closing(runner(act, chunks, work.lost))):
+                reporter.add(outcome)
     return reporter.outcomes
 
 
-class _Reporter:
+@dataclass(frozen=True)
+class _Work:
+    """What is done with a chunk of inputs, in this process or in a worker."""
+
+    out: Path
+    overwrite: bool
+    claim: Claim
+
+    def __call__(
+        self, plan: Plan, sources: Sequence[Source], advance: Callable[[float], None] = lambda inputs: None
+    ) -> Iterator[Outcome]:
+        """Read, sample and write inputs; yield their outcomes."""
+        others: list[Outcome] = []
+        for batch in batches(self._read(sources, plan, others), plan):
+            yield from others
+            others.clear()
+            _, problem = attempt(partial(sample_batch, batch, plan, advance))
+            for job in batch:
+                folder, failure = self.out / job.source.name, problem
+                if problem and len(batch) > 1:  # the fault may be that of another input
+                    _, failure = attempt(partial(sample_batch, [job], plan, advance))
+                self.claim.check()
+                failure = failure or attempt(partial(_write, job, plan, folder))[1]
+                yield make_outcome(job.source, failure, folder, job.notices)
+        yield from others
+
+    def _read(self, sources: Sequence[Source], plan: Plan, others: list[Outcome]) -> Iterator[Job]:
+        """Read the inputs that still need processing, and add the outcomes of the others."""
+        for source in sources:
+            folder = self.out / source.name
+            job, problem = attempt(partial(_read_unless_complete, source, folder, plan, self.overwrite))
+            if job is not None:
+                yield job
+            elif problem:
+                others.append(make_outcome(source, problem, folder))
+            else:
+                others.append(Outcome(str(source.files[0]), "kept", folder))
+
+    def lost(self, source: Source) -> Outcome:
+        """The outcome of an input that ended its workers."""
+        problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
+        return make_outcome(source, problem, self.out / source.name)
+
+
+class Reporter:
     """Collects outcomes and passes them on to the caller's functions."""
 
     def __init__(self, total: int, report: Report | None, progress: Progress | None):
         self.total, self.report, self.progress = total, report, progress
         self.outcomes: list[Outcome] = []
+        self.inputs = 0
 
     def add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
+        self.inputs += outcome.status != "note"
         if self.report is not None:
             self.report(outcome)
         self.advance(0.0)
@@ -123,10 +180,10 @@ class _Reporter:
     def advance(self, inputs: float) -> None:
         """Report that `inputs` of the current batch are done."""
         if self.progress is not None:
-            self.progress(sum(outcome.status != "note" for outcome in self.outcomes) + inputs, self.total)
+            self.progress(self.inputs + inputs, self.total)
 
 
-def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
+def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
     """Run a function; return its value, or None and what went wrong, for the user."""
     try:
         return act(), ""
@@ -141,7 +198,8 @@ def _attempt(act: Callable[[], T]) -> tuple[T | None, str]:
         return None, "does not fit into memory; use fewer --samples or a smaller --tile"
 
 
-def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+def make_outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
+    """Build the outcome of an input: failed if there is a problem, else done."""
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
     if problem:  # on one line, and without the name, which is printed before it
         problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
@@ -149,27 +207,19 @@ def _outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...
     return Outcome(where, "done", folder, notices=notices)
 
 
-def _read_jobs(sources: Sequence[Source], out: Path, plan: Plan, overwrite: bool, reporter: _Reporter) -> Iterator[Job]:
-    """Read the inputs that still need processing, and report the others."""
-    for source in sources:
-        folder = out / source.name
-        job, problem = _attempt(partial(_read_unless_complete, source, folder, plan, overwrite))
-        if job is not None:
-            yield job
-        elif problem:
-            reporter.add(_outcome(source, problem, folder))
-        else:
-            reporter.add(Outcome(str(source.files[0]), "kept", folder))
-
-
 def _read_unless_complete(source: Source, folder: Path, plan: Plan, overwrite: bool) -> Job | None:
-    for file in source.files:
-        if file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
-    files = [{"file": str(file), "sha256": sha256(file)} for file in source.files]
+    files = hash_files(source)
     if not overwrite and is_complete(folder, files, plan):
         return None
     return read_job(source, files, plan)
+
+
+def hash_files(source: Source) -> list[dict[str, str]]:
+    """Return the files of an input with their checksums; raise a `UserError` if one is empty."""
+    for file in source.files:
+        if file.stat().st_size == 0:
+            raise UserError(f"{file}: the file is empty, 0 bytes; copy or export it again")
+    return [{"file": str(file), "sha256": sha256(file)} for file in source.files]
 
 
 def _write(job: Job, plan: Plan, folder: Path) -> None:

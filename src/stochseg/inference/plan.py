@@ -93,7 +93,7 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the name, the config, the facts about the data and the weights of the model."""
-        return self._hash(self.model.config.model_dump(mode="json"), self._info())
+        return hash_model(self.model, self.model.config.model_dump(mode="json"), self._info())
 
     def is_model_of(self, record: Mapping[str, Any]) -> bool:
         """Whether a result with this record of its model was drawn by this model.
@@ -114,18 +114,23 @@ class Plan:
         info = self._info()
         before = {new: old for old, new in self.model.info.renamed_keys.items()}
         renamed = {before.get(key, key): value for key, value in info.items()}
-        return sha256 in (self._hash(config, info), self._hash(config, renamed))
+        return sha256 in (hash_model(self.model, config, info), hash_model(self.model, config, renamed))
 
     def _info(self) -> dict[str, Any]:
         """Facts about the data on which samples depend, as models without `fit` had them before there was one.
 
-        Intensities only decide which images are refused, and the orientation how training images are turned.
+        Intensities and the smallest size only decide which images are refused, and the orientation how training images
+        are turned; results of lesions state the preparation themselves.
         """
-        unused = {"intensities", "orientation", *(["fit"] if self.model.info.fit is None else [])}
+        unused = {"intensities", "min_size", "orientation", "preparation"}
+        if self.model.info.fit is None:
+            unused.add("fit")
         return self.model.info.model_dump(mode="json", exclude=unused)
 
-    def _hash(self, config: Any, info: Any) -> str:
-        digest = hashlib.sha256(self.model.name.encode() + to_json(config) + to_json(info))
-        for key, value in sorted(self.model.state_dict().items()):
-            digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
-        return digest.hexdigest()
+
+def hash_model(model: StochasticSegmenter, config: Any, info: Any) -> str:
+    """Hash a model by its name, its weights, and its config and the facts about its data as JSON values."""
+    digest = hashlib.sha256(model.name.encode() + to_json(config) + to_json(info))
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode() + np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return digest.hexdigest()

@@ -13,11 +13,14 @@ import numpy.typing as npt
 from stochseg.errors import UserError
 from stochseg.files import replaced_folder
 from stochseg.inference.plan import Plan, PredictOptions
+from stochseg.inference.stacks import Lattice
 from stochseg.inference.writers import WRITERS, Prediction
 from stochseg.models.io import read_json
 
 RESULT = "result.json"
 FORMAT = "stochseg-prediction"
+LESIONS = "lesions"
+"""Folder in the result of a scan, with one result per lesion."""
 
 
 def is_result(folder: Path) -> bool:
@@ -35,20 +38,42 @@ def write_result(folder: Path, prediction: Prediction, facts: Mapping[str, Any])
     classes and the list of files.
     """
     with replaced_folder(folder, ours=is_result, kind="a result of stochseg predict") as scratch:
-        files = [name for name, writer in WRITERS.items() if writer.applies(prediction)]
-        for name in files:
-            WRITERS[name].write(prediction, scratch / name)
-        sizes = measure_sizes(prediction)
-        content = {**facts, **sizes, "overlay_slice": prediction.shown_slice, "files": files}
-        (scratch / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write_files(scratch, prediction, facts)
     return folder
 
 
-def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) -> bool:
+def write_files(folder: Path, prediction: Prediction, facts: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Write the files of one prediction into a folder that exists.
+
+    Returns:
+        The names of the files without result.json, and the sizes of the classes.
+    """
+    files = [name for name, writer in WRITERS.items() if writer.applies(prediction)]
+    for name in files:
+        WRITERS[name].write(prediction, folder / name)
+    sizes = measure_sizes(prediction)
+    write_record(folder, {**facts, **sizes, "overlay_slice": prediction.shown_slice, "files": files})
+    return files, sizes
+
+
+def write_record(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write result.json."""
+    (folder / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def is_complete(
+    folder: Path, files: Sequence[Mapping[str, str]], plan: Plan, lesions: Mapping[str, Any] | None = None
+) -> bool:
     """Whether a folder contains the complete result of this plan for these files, given by their checksums.
 
+    Args:
+        folder: The folder of the result.
+        files: The files of the input.
+        plan: The model and its options.
+        lesions: Record of the lesions to segment, as JSON values; None for a prediction of the whole input.
+
     Raises:
-        UserError: The folder contains a result of another input, another model or other options.
+        UserError: The folder contains a result of another input, another model, other lesions or other options.
     """
     if not is_result(folder):
         return False
@@ -56,7 +81,7 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
     written = record.get("files")
     if not written or not all((folder / str(name)).is_file() for name in written):
         return False
-    if plan.options.overview and "overview.png" not in written:
+    if plan.options.overview and not any(Path(str(name)).name == "overview.png" for name in written):
         return False
     before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
     now = plan.options.model_dump(exclude={"overview", "allow_unusual_input"})
@@ -65,6 +90,8 @@ def is_complete(folder: Path, files: Sequence[Mapping[str, str]], plan: Plan) ->
         changed.append("model")
     if [file["sha256"] for file in record.get("inputs", [])] != [file["sha256"] for file in files]:
         changed.append("input")
+    if record.get("asked") != lesions:
+        changed.append("choice of lesions")
     if changed:
         raise UserError(
             f"{folder} contains a result of another {', '.join(changed)}; replace it with --overwrite, or choose "
@@ -91,16 +118,7 @@ def measure_sizes(prediction: Prediction) -> dict[str, Any]:
     counts = _count_labels(prediction)
     fused = np.bincount(result.fused.ravel(), minlength=info.num_classes)
     return {
-        "image": {
-            "slices": s,
-            "height": height,
-            "width": width,
-            "spacing_mm": None if lattice is None else [_nine_digits(v) for v in lattice.spacing],
-            "affine": None if lattice is None else np.round(lattice.affine, 9).tolist(),
-            "slice_axis": None if lattice is None else lattice.slicing.axis,
-            "transposed": lattice is not None and lattice.slicing.transposed,
-            "flipped": [] if lattice is None else list(lattice.slicing.flipped),
-        },
+        "image": describe_geometry((s, height, width), lattice),
         "unit": unit,
         "classes": [
             {
@@ -113,6 +131,21 @@ def measure_sizes(prediction: Prediction) -> dict[str, Any]:
             for label, name in enumerate(info.names)
         ],
         "weights": None if np.allclose(result.weights, 1 / n) else result.weights.round(6).tolist(),
+    }
+
+
+def describe_geometry(size: tuple[int, int, int], lattice: Lattice | None) -> dict[str, Any]:
+    """Describe the slices, height and width of an input, and its place in space, as JSON values."""
+    slices, height, width = size
+    return {
+        "slices": slices,
+        "height": height,
+        "width": width,
+        "spacing_mm": None if lattice is None else [_nine_digits(v) for v in lattice.spacing],
+        "affine": None if lattice is None else np.round(lattice.affine, 9).tolist(),
+        "slice_axis": None if lattice is None else lattice.slicing.axis,
+        "transposed": lattice is not None and lattice.slicing.transposed,
+        "flipped": [] if lattice is None else list(lattice.slicing.flipped),
     }
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from stochseg.data.folder.config import DESCRIPTION
 from stochseg.data.readers import dicom, nifti
 from stochseg.data.readers.pictures import SUFFIXES as PICTURES
+from stochseg.data.readers.series import NOT_IMAGES, read_header
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.result_folder import RESULT, is_result
-from stochseg.inference.series import NOT_IMAGES, read_header, read_series
+from stochseg.inference.series import read_series
 from stochseg.inference.stacks import Axis, Stack, read_nifti, read_picture
 
 IMAGE_CLASS = "Image Storage"
@@ -57,7 +58,7 @@ def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
         axis: Along which NIfTI volumes are sliced.
 
     Raises:
-        UserError: Several sources would get the same name.
+        UserError: There is no source at all, or several would get the same name.
     """
     problems: list[tuple[str, str]] = []
     notices: list[str] = []
@@ -71,6 +72,8 @@ def find_sources(inputs: Iterable[str | Path], axis: Axis = None) -> Found:
                 continue
             for source in found:
                 unique[tuple(file.resolve() for file in source.files)] = replace(source, given=path.resolve())
+    if problems and not unique:
+        raise UserError("; ".join(f"{where}: {problem}" for where, problem in problems))
     return Found(_with_unique_names(list(unique.values())), problems, notices)
 
 

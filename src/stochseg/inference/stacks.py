@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,6 +44,21 @@ class Lattice:
         slices, rows, columns = (float(lengths[i]) for i in self.slicing.axes)
         return slices, rows, columns
 
+    def part(self, start: Sequence[int], size: Sequence[int], whole: Sequence[int]) -> Lattice:
+        """The lattice of a part of the volume; start, size and whole size as slices, rows, columns."""
+        first = np.eye(4)
+        for i, axis in enumerate(self.slicing.axes):
+            first[axis, 3] = whole[i] - start[i] - size[i] if axis in self.slicing.flipped else start[i]
+        affine = self.affine @ first
+        if self.header is None:
+            return replace(self, affine=affine)
+        header = self.header.copy()
+        for form in ("sform", "qform"):
+            code = int(header[f"{form}_code"])
+            if code:
+                getattr(header, f"set_{form}")(affine, code)
+        return replace(self, affine=affine, header=header)
+
     @property
     def voxel(self) -> float:
         """Volume of a voxel in cubic millimeters."""
@@ -62,6 +78,12 @@ class Stack:
     alpha: bool = False
     dpi: tuple[float, float] | None = None
     headers: tuple[Any, ...] = ()
+
+    def part(self, start: tuple[int, int, int], size: tuple[int, int, int]) -> Stack:
+        """A part of a volume, in its place in space, without DICOM headers."""
+        values = self.values[tuple(slice(a, a + length) for a, length in zip(start, size, strict=True))]
+        lattice = None if self.lattice is None else self.lattice.part(start, size, self.values.shape)
+        return Stack(values, lattice, self.alpha)
 
 
 def read_picture(file: Path) -> Stack:

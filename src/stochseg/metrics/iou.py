@@ -11,8 +11,8 @@ from torch import Tensor
 from stochseg.errors import UserError
 from stochseg.metrics.checks import ArrayLike, as_labels, as_maps, as_mask, as_sets, check_aligned
 
-# Integers up to here are exact in float32, so a product of 0/1 matrices counts without error.
-_FLOAT32_EXACT = 2**24
+# Pixels per matrix product: counts up to 2**24 are exact in float32, and memory stays small for volumes.
+_PIXELS = 2**21
 
 
 class IoUBlocks(NamedTuple):
@@ -159,13 +159,15 @@ def _class_ious(sets: Sequence[Tensor], rows: slice, columns: slice, num_classes
 
 def _class_iou(maps: Tensor, label: int, rows: slice, columns: slice) -> Tensor:
     """IoU of one class between two slices of the maps "m p" of one image, by one matrix product."""
-    # Written to integers because the comparison to bool is not vectorized on the CPU (25 times slower).
-    hit = torch.eq(maps, label, out=torch.empty_like(maps))
-    # A pixel where no map has the class adds nothing to any count; for most classes that is most pixels.
-    used = hit.amax(0).nonzero().squeeze(1)
-    dtype = torch.float32 if len(used) <= _FLOAT32_EXACT else torch.float64
-    one_hot = hit.gather(1, used.expand(len(maps), -1)).to(dtype)
-    intersection = (one_hot[rows] @ one_hot[columns].T).double()
-    area = one_hot.sum(1).double()
-    union = area[rows, None] + area[None, columns] - intersection
+    intersection = torch.zeros(len(maps[rows]), len(maps[columns]), dtype=torch.float64, device=maps.device)
+    size = torch.zeros(len(maps), dtype=torch.float64, device=maps.device)
+    for part in torch.split(maps, _PIXELS, dim=1):
+        # Written to integers because the comparison to bool is not vectorized on the CPU (25 times slower).
+        hit = torch.eq(part, label, out=torch.empty_like(part))
+        # A pixel where no map has the class adds nothing to any count; for most classes that is most pixels.
+        used = hit.amax(0).nonzero().squeeze(1)
+        one_hot = hit.gather(1, used.expand(len(maps), -1)).float()
+        intersection += one_hot[rows] @ one_hot[columns].T
+        size += one_hot.sum(1)
+    union = size[rows, None] + size[None, columns] - intersection
     return torch.where(union > 0, intersection / union, 1.0)

@@ -250,7 +250,7 @@ class StochasticSegmenter(nn.Module):
             grid: time steps at which the network is evaluated, for iterative models.
             noise: "independent", or "latin" for stratified samples.
             progress: called with (evaluations done, evaluations in total).
-            allow_unusual_input: sample images whose intensities are unlike those of the training images.
+            allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
 
         Returns:
             The samples, on the model's device.

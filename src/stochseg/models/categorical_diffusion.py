@@ -36,6 +36,7 @@ class CategoricalDiffusionConfig(DiffusionConfig):
 
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
+    pure: float = Field(0.0, ge=0, le=1, description="share of training draws at t = T, where x_t tells nothing of x0")
     profile: tuple[tuple[int, float], ...] = Field((), description="measured (t, entropy left), for the grid `entropy`")
     share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
 
@@ -102,7 +103,7 @@ class CategoricalDiffusion(Diffusion):
         window = self.window(*image.shape[2:])
         raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
         rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
-        t = time_steps(u, self.process.num_timesteps, self.config.t_power)
+        t = time_steps(u, self.process.num_timesteps, self.config.t_power, self.config.pure)
         x_t = self.process.q_sample(target.labels, t, noise, target.mask)
         condition = self.denoiser.encode(cut_window(image, window))[rows]
         return {"loss": self._terms(target, x_t, t, condition)}
@@ -111,9 +112,10 @@ class CategoricalDiffusion(Diffusion):
         """The loss of noised maps "d *space". t: "d" on the CPU."""
         log_p0 = torch.log_softmax(self.denoiser(x_t, t.to(x_t.device), condition).float(), 1)
         terms = core.OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
-        if self.config.objective == "kl" and self.config.t_power != 1:  # the bound weights all t alike
-            drawn = (torch.stack([t, t - 1]).double() / self.process.num_timesteps) ** self.config.t_power
-            probability = self.process.num_timesteps * (drawn[0] - drawn[1])
+        t_power, pure, last = self.config.t_power, self.config.pure, self.process.num_timesteps
+        if self.config.objective == "kl" and (t_power != 1 or pure > 0):  # the bound weights all t alike
+            drawn = (torch.stack([t, t - 1]).double() / last) ** t_power
+            probability = last * ((1 - pure) * (drawn[0] - drawn[1]) + pure * (t == last))
             terms = terms / probability.to(terms).view(-1, *[1] * (terms.ndim - 1))
         return terms.mean()
 

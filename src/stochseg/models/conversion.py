@@ -25,7 +25,7 @@ from stochseg.networks.blocks import SelfAttention
 from stochseg.networks.encoders.timm_encoder import TimmEncoder
 from stochseg.networks.unet import Stage, UNet
 from stochseg.networks.weight_files import read_tensor_file
-from stochseg.types import DatasetInfo
+from stochseg.types import VOID, DatasetInfo
 
 WEIGHTS, ENCODER = "average_model", "cond_encoder"
 """Keys of a checkpoint: the Polyak average of the U-Net, and the frozen DINO where it was saved too."""
@@ -47,7 +47,7 @@ CHECKPOINTS: dict[str, Released] = {
             name="cityscapes-256x512",
             num_classes=len(NAMES) + 1,
             image_channels=3,
-            class_names=(*NAMES, "void"),
+            class_names=(*NAMES, VOID),
             palette=(*PALETTE, "#000000"),
             normalization=IMAGENET,
             size=(256, 512),

@@ -43,6 +43,11 @@ def prepare_images(image: Any, info: DatasetInfo, *, allow_unusual: bool = False
     if isinstance(image, (list, tuple)):
         if not image:
             raise UserError(f"image: expected {ACCEPTED[info.spatial_dims]}; got an empty list")
+        if any(isinstance(each, (int, float)) for each in image):
+            raise UserError(
+                "image: got a list of numbers, but the entries of a list are images; pass the pixels as an array: "
+                f"numpy.asarray(image). Expected {ACCEPTED[info.spatial_dims]}"
+            )
         parts = [prepare_images(each, info, allow_unusual=allow_unusual) for each in image]
         sizes = sorted({tuple(part.shape[2:]) for part in parts})
         if len(sizes) > 1:

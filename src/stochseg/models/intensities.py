@@ -1,13 +1,13 @@
-"""Intensities that a model was trained on, and the one check that an image has such intensities.
+"""Intensities and sizes that a model was trained on, and the one check that an image has such ones.
 
 A network answers anything: floats in 0..1 for gray levels in 0..255, Hounsfield units or a no-data value give label
 maps that look like "nothing found". What an image of the training data can look like is measured when training starts
-(`measure_intensities`) and saved with the model (`DatasetInfo.intensities`).
+(`with_intensities`) and saved with the model (`DatasetInfo.intensities` and `min_size`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,15 +26,29 @@ MIN_SPAN = 0.1
 """Fraction of the smallest span of a training image below which an image is of another scale."""
 BRIGHTER = 1 / 3
 """Fraction of that span by which the lowest value of an image may exceed those of all training images."""
+MIN_SIDE = 0.25
+"""Fraction of the smallest side of a training image below which an image shows something else."""
 FAR = 20.0
 """Standard deviations that count as far for a model whose training intensities are unknown."""
 ANYWAY = "to sample it anyway, pass allow_unusual_input=True (--allow-unusual-input)"
 
 
-def with_intensities(data: SegmentationData) -> DatasetInfo:
-    """The facts about training data, with the intensities of `MEASURED_IMAGES` evenly spaced images."""
-    images = (data[i].image for i in spread(len(data), MEASURED_IMAGES))
-    return data.info.model_copy(update={"intensities": measure_intensities(images, data.info.normalization)})
+def with_intensities(data: SegmentationData, patch: tuple[int, ...] | None = None) -> DatasetInfo:
+    """The facts about training data, with intensities and smallest size of `MEASURED_IMAGES` evenly spaced images.
+
+    A model that is trained on parts of `patch` voxels has seen images of that size.
+    """
+    sizes: list[tuple[int, ...]] = [] if patch is None else [patch[-2:]]
+
+    def images() -> Iterator[Tensor]:  # one at a time: they may be large
+        for i in spread(len(data), MEASURED_IMAGES):
+            image = data[i].image
+            sizes.append(tuple(image.shape[-2:]))
+            yield image
+
+    found = measure_intensities(images(), data.info.normalization)
+    smallest = tuple(min(sides) for sides in zip(*sizes, strict=True))
+    return data.info.model_copy(update={"intensities": found, "min_size": smallest or None})
 
 
 def measure_intensities(images: Iterable[Tensor], normalization: Normalization) -> Intensities | None:
@@ -54,7 +68,7 @@ def check_intensities(image: Tensor, info: DatasetInfo, *, normalized: bool = Fa
     """Raise a UserError for an image that `describe_unusual` describes; arguments as there."""
     problem = describe_unusual(image, info, normalized=normalized)
     if problem:
-        raise UserError(f"image: {problem}. If they are right, {ANYWAY}")
+        raise UserError(f"image: {problem}. If that is right, {ANYWAY}")
 
 
 def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = False) -> str:
@@ -65,6 +79,12 @@ def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = Fal
         info: facts about the training data. Without `intensities`, the normalization tells what to expect.
         normalized: whether the user passed normalized values, not raw ones.
     """
+    if info.fit is None and info.min_size is not None and _is_tiny(image.shape[-2:], info.min_size):
+        (height, width), (rows, columns) = image.shape[-2:], info.min_size
+        return (
+            f"its {height}×{width} pixels are far fewer than those of the training images, which are at least "
+            f"{rows}×{columns}; crop or resize it as they were"
+        )
     flat = image.detach().flatten(1)[:, None]  # "c 1 p"; copies only of the ends: a volume may be large
     low, high = (
         info.normalization.inverse(end.double().cpu()).flatten() for end in torch.aminmax(flat, dim=2, keepdim=True)
@@ -72,7 +92,19 @@ def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = Fal
     fractional = float(torch.maximum(-low, high).max()) <= 1.01 and _is_fractional(info.normalization.inverse(flat))
     problem = _find_problem(low, high, fractional, info.intensities or _assumed(info.normalization, normalized))
     tensor = ". A tensor is taken as normalized: pass raw intensities as a numpy array"
-    return f"its intensities {problem}{tensor * normalized}" if problem else ""
+    return f"its intensities {problem}{tensor * normalized}{_scan_hint(info)}" if problem else ""
+
+
+def _scan_hint(info: DatasetInfo) -> str:
+    """How to segment a scan as it is, with a model that declares how to prepare it."""
+    if info.preparation is None or info.preparation.scale == "none":
+        return ""
+    units = f" in {info.preparation.units}" if info.preparation.units else ""
+    return f". For a scan{units}, pass a point in the object: `stochseg predict … --at x,y,z` crops and scales it"
+
+
+def _is_tiny(size: Sequence[int], smallest: Sequence[int]) -> bool:
+    return any(side < MIN_SIDE * least for side, least in zip(size, smallest, strict=True))
 
 
 def _find_problem(low: Tensor, high: Tensor, fractional: bool, known: Intensities) -> str:

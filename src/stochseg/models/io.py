@@ -97,13 +97,23 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a model or a checkpoint of a run, and nothing else worth keeping."""
-    if {file.name for file in folder.iterdir() if not is_junk(file.name)} - {WEIGHTS, CONFIG, MANIFEST, "state"}:
-        return False
+    """Whether a folder holds a model or a checkpoint of a run.
+
+    Raises:
+        UserError: if it holds other files, too, which would be lost with it.
+    """
     try:
-        return read_json(folder / CONFIG).get("format") == FORMAT
+        if read_json(folder / CONFIG).get("format") != FORMAT:
+            return False
     except UserError:
         return False
+    names = {file.name for file in folder.iterdir() if not is_junk(file.name)}
+    if others := sorted(names - {WEIGHTS, CONFIG, MANIFEST, "state"}):
+        raise UserError(
+            f"{folder} contains {', '.join(others)}, which would be lost when the model in it is replaced; move it to "
+            "another place"
+        )
+    return True
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticSegmenter:

@@ -57,9 +57,10 @@ def draw_pairs(
     return rows, target, time.flatten(), noise
 
 
-def time_steps(u: Tensor, num_timesteps: int, t_power: float = 1.0) -> Tensor:
-    """Time steps in 1..T from times u in [0, 1), t/T distributed as u^(1/t_power)."""
-    return 1 + (u.double() ** (1 / t_power) * num_timesteps).long()
+def time_steps(u: Tensor, num_timesteps: int, t_power: float = 1.0, pure: float = 0.0) -> Tensor:
+    """Time steps in 1..T from times u in [0, 1): t = T for the share `pure`, else t/T distributed as u^(1/t_power)."""
+    rest = (u.double() / max(1 - pure, 1e-9)).clamp(max=1)
+    return (1 + (rest ** (1 / t_power) * num_timesteps).long()).clamp(max=num_timesteps)
 
 
 def _select(raters: Tensor, mask: Tensor | None, rows: Tensor, rater: Tensor) -> Target:

@@ -17,6 +17,8 @@ from torch import Tensor
 from stochseg.core import CategoricalProcess, SeededNoise
 from stochseg.plotting.outlines import PAGE, add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
+from stochseg.plotting.sections import sections
+from stochseg.plotting.slices import as_images, disputed_slice, slice_of_example, slice_of_samples
 from stochseg.types import DatasetInfo, Example, Samples
 
 CELL = 1.15  # inches per picture
@@ -31,7 +33,8 @@ AxesGrid = npt.NDArray[Any]
 def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, max_samples: int = 6) -> Figure:
     """Draw one row per image: image, raters, mean and entropy of all samples, then some samples (cf. CCDM Fig. 3).
 
-    Images of more than `RATERS` raters take several rows.
+    Images of more than `RATERS` raters take several rows. Of a volume, the slice on which its samples disagree most is
+    drawn.
 
     Args:
         rows: examples, each with samples of its image.
@@ -50,6 +53,7 @@ def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, m
         >>> len(figure.axes)  # two rows of image, four raters, mean, entropy and three samples
         20
     """
+    rows = as_images(rows)
     raters = min(RATERS, max(len(example.raters) for example, _ in rows))
     samples = min(max_samples, *(out.labels.shape[1] for _, out in rows))
     lines = [-(-len(example.raters) // raters) for example, _ in rows]
@@ -77,6 +81,8 @@ def qualitative(rows: Sequence[tuple[Example, Samples]], info: DatasetInfo, *, m
 def comparison_grid(example: Example, samples: Mapping[str, Samples], info: DatasetInfo, *, columns: int = 8) -> Figure:
     """Draw the image and its raters in the first rows, then one row per method with mean and samples.
 
+    Of a volume, the slice on which the raters disagree most is drawn.
+
     Args:
         example: the image with its raters.
         samples: of the image, by the name of the method.
@@ -86,6 +92,10 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
     Returns:
         The figure.
     """
+    if example.image.ndim == 4:
+        index = disputed_slice(example.raters)
+        example = slice_of_example(example, index)
+        samples = {name: slice_of_samples(out, index) for name, out in samples.items()}
     names = {name: textwrap.fill(name, 24) for name in samples}
     widest = max(len(line) for name in names.values() for line in name.splitlines())
     name_width = max(1.0, 0.09 * widest / CELL)  # in cells
@@ -108,8 +118,10 @@ def comparison_grid(example: Example, samples: Mapping[str, Samples], info: Data
 def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8) -> Figure:
     """Draw an image with mean, entropy and fused map, the probability of each of several classes, and all samples.
 
+    Of a volume, the slice on which the samples disagree most is drawn.
+
     Args:
-        image: "c h w", normalized.
+        image: "c h w", normalized, or "c d h w" of a volume.
         out: its samples.
         info: names and colors of the classes, and normalization of the images.
         columns: pictures per row.
@@ -117,6 +129,9 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
     Returns:
         The figure.
     """
+    if image.ndim == 4:
+        index = disputed_slice(out.labels[0].cpu())
+        image, out = image[:, index], slice_of_samples(out, index)
     n, maps = out.labels.shape[1], info.num_classes - 1 if info.num_classes > 2 else 0
     lines = -(-maps // columns)
     figure, axes = _grid(1 + lines + -(-n // columns), columns, image.shape[-2:])
@@ -136,18 +151,20 @@ def overview(image: Tensor, out: Samples, info: DatasetInfo, *, columns: int = 8
 
 
 def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: int = 6) -> Figure:
-    """Draw images with the outlines of every rater, and a legend.
+    """Draw images with the outlines of every rater, and a legend. Of a volume, three planes are drawn to scale.
 
     There is one color per rater, or per class if no image has more than one rater.
 
     Args:
-        examples: the images with their raters.
+        examples: the images or volumes with their raters.
         info: names and colors of the classes, and normalization of the images.
         columns: images per row.
 
     Returns:
         The figure.
     """
+    if info.spatial_dims == 3:
+        examples = [plane for example in examples for plane in sections(example, info)]
     rows = -(-len(examples) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.4), layout="constrained")
     axes = bare_axes(figure, rows, columns)
@@ -163,6 +180,8 @@ def contact_sheet(examples: Sequence[Example], info: DatasetInfo, *, columns: in
                 color = info.colors[label] if by_class else colors[rater]
                 draw_outline(axis, labels == label, color, linewidths=0.9)
         fit_axes(axis, example.image.shape[-2:])
+        if info.spatial_dims == 3 and example.spacing is not None:
+            axis.set_aspect(example.spacing[0] / example.spacing[1])
     add_legend(figure, class_legend(info) if by_class else list(colors.items()))
     return figure
 

@@ -17,6 +17,8 @@ LabelArray = npt.NDArray[np.integer[Any]]
 
 VOID_GRAY = 0.6
 MAX_SIDE = 640  # pixels of the longer side of a drawn picture; more would not be visible
+MIN_SIDE = 24  # pixels of a close-up
+MARGIN = 1.8  # side of a close-up, compared with the region
 CLOSE_UP = 0.6  # a region smaller than this fraction of the side of the image is shown close up
 
 
@@ -42,16 +44,20 @@ def to_eight_bits(raw: npt.NDArray[Any]) -> FloatArray:
     return scaled * 255
 
 
-def intensities_to_rgb(raw: npt.NDArray[Any]) -> FloatArray:
-    """Convert intensities "h w" or "h w c" to "h w 3" in 0..1: three channels as colors, fewer as gray."""
-    channels = raw.reshape(*raw.shape[:2], -1)
+def intensities_to_rgb(raw: npt.NDArray[Any], axes: int = 2) -> FloatArray:
+    """Convert intensities "*space" or "*space c" to "*space 3" in 0..1: three channels as colors, fewer as gray.
+
+    axes: of space, 3 for a volume, all of which is scaled alike.
+    """
+    channels = raw.reshape(*raw.shape[:axes], -1)
     shown = to_eight_bits(channels[..., : 3 if channels.shape[-1] >= 3 else 1]) / 255
-    return np.broadcast_to(shown, (*shown.shape[:2], 3))
+    return np.broadcast_to(shown, (*shown.shape[:axes], 3))
 
 
 def image_to_rgb(image: Tensor, normalization: Normalization) -> FloatArray:
-    """Convert a normalized image "c h w" to "h w 3" in 0..1."""
-    return intensities_to_rgb(normalization.inverse(image.float().cpu()).permute(1, 2, 0).numpy())
+    """Convert a normalized image "c *space" to "*space 3" in 0..1."""
+    raw = normalization.inverse(image.float().cpu()).movedim(0, -1).numpy()
+    return intensities_to_rgb(raw, image.ndim - 1)
 
 
 # --- labels ----------------------------------------------------------------------------------------------
@@ -104,7 +110,8 @@ def close_up(marked: npt.NDArray[np.bool_], aspect: float = 1.0) -> tuple[slice,
         return None
     pixel = np.array([aspect, 1.0]) / min(aspect, 1.0)  # its sides, the shorter one being 1
     ends = [np.flatnonzero(marked.any(axis))[[0, -1]] for axis in (1, 0)]
-    side = max(24, 1.8 * max((last - first + 1) * unit for (first, last), unit in zip(ends, pixel, strict=True)))
+    extent = max((last - first + 1) * unit for (first, last), unit in zip(ends, pixel, strict=True))
+    side = max(MIN_SIDE, MARGIN * extent)
     if side > CLOSE_UP * (pixel * marked.shape).min():
         return None
     window = []

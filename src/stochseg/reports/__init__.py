@@ -1,7 +1,8 @@
-"""Reports: self-contained HTML pages about predictions and about trained models."""
+"""Reports: self-contained HTML pages about predictions and about trained models; growth between predictions."""
 
 from stochseg.reports.evaluation import report_run
+from stochseg.reports.follow_up import compare_predictions
 from stochseg.reports.predictions import is_predictions, report_predictions
 from stochseg.reports.run import RunFacts, RunPage
 
-__all__ = ["RunFacts", "RunPage", "is_predictions", "report_predictions", "report_run"]
+__all__ = ["RunFacts", "RunPage", "compare_predictions", "is_predictions", "report_predictions", "report_run"]

@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
-from stochseg.evaluation import Evaluation, match_normalization
+from stochseg.evaluation import Evaluation, match_normalization, without_void_label
 from stochseg.metrics import without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting.pictures import image_to_rgb
+from stochseg.plotting.pictures import intensities_to_rgb
 from stochseg.reports.agreement import Agreement
 from stochseg.reports.image import ImageReport
 from stochseg.reports.page import Section, Table
-from stochseg.types import Batch, Samples, Spacing
+from stochseg.reports.volume import VolumeReport
+from stochseg.types import Batch, DatasetInfo, Example, Samples, Spacing
 
 MAX_CASES = 2  # of the best, the median and the worst each
 
@@ -30,7 +32,7 @@ class Case:
 
     kind: str
     row: int
-    image: ImageReport
+    image: ImageReport | VolumeReport
 
 
 def pick_cases(result: Evaluation) -> list[tuple[str, int]]:
@@ -52,23 +54,34 @@ def draw_case(
     options: SamplingOptions,
     spacing: Spacing | None = None,
     questions: Sequence[Question] = (),
-) -> ImageReport:
+) -> ImageReport | VolumeReport:
     """Draw the samples of one image again; they are the same, since they depend on seed, image and number only."""
     example = data[index].rated(data.info.ignore)
     image = match_normalization(example.image, data.info, model.info)[None]
-    samples = model.sample(image, **options.model_dump(), allow_unusual_input=True).to("cpu")
+    drawn = model.sample(image, **options.model_dump(), allow_unusual_input=True).to("cpu")
+    samples = without_void_label(drawn, data.info)
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(samples.labels, batch.raters, batch.mask)
-    return ImageReport(
-        example.id,
-        image_to_rgb(example.image, data.info.normalization),
-        replace(samples, labels=labels),
-        data.info,
-        example.spacing or spacing,
-        raters=raters[0],
-        rater_names=example.rater_names,
-        questions=questions,
-    )
+    return _report(example, replace(samples, labels=labels), data.info, spacing, questions, raters[0])
+
+
+def _report(
+    example: Example,
+    samples: Samples,
+    info: DatasetInfo,
+    spacing: Spacing | None,
+    questions: Sequence[Question],
+    raters: Tensor | None = None,
+) -> ImageReport | VolumeReport:
+    """The report on an image or a volume of a data set. spacing: if the example does not state it."""
+    raw = info.normalization.inverse(example.image.float()).movedim(0, -1).numpy()
+    spacing, names = example.spacing or spacing, () if raters is None else example.rater_names
+    if example.image.ndim == 4:
+        return VolumeReport.of_samples(
+            example.id, raw, samples, info, spacing=spacing, raters=raters, rater_names=names, questions=questions
+        )
+    picture = intensities_to_rgb(raw)
+    return ImageReport(example.id, picture, samples, info, spacing, raters, names, questions=questions)
 
 
 def check_questions(data: SegmentationData, spacing: Spacing | None, questions: Sequence[Question]) -> None:
@@ -78,8 +91,7 @@ def check_questions(data: SegmentationData, spacing: Spacing | None, questions: 
     k = raters.shape[1]
     mean = torch.nn.functional.one_hot(raters[0], data.info.num_classes).float().mean(0).movedim(-1, 0)[None]
     samples = Samples(raters, mean, torch.full((1, k), 1 / k), 0)
-    picture = image_to_rgb(example.image, data.info.normalization)
-    image = ImageReport(example.id, picture, samples, data.info, example.spacing or spacing, questions=questions)
+    image = _report(example, samples, data.info, spacing, questions)
     for question, answer in zip(questions, image.answers, strict=True):
         if answer is None:
             raise UserError(f"question {str(question)!r}: {example.id}: {image.problem_of(question)}")

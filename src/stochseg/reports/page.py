@@ -39,6 +39,20 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Slides:
+    """Pictures of one size, of which a slider shows one.
+
+    uris: "data:…", one per picture; titles: one per picture; first: shown at the start; caption: what to look for.
+    """
+
+    uris: Sequence[str]
+    titles: Sequence[str]
+    first: int
+    caption: str
+    legend: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page; empty fields are left out.
 
@@ -51,6 +65,7 @@ class Section:
     code: str = ""
     pictures: Sequence[Picture] = ()
     width: float = 16.0
+    slides: Slides | None = None
     table: Table | None = None
     anchor: str = ""
     folded: bool = False
@@ -61,7 +76,9 @@ def write_page(file: Path, title: str, lead: str, sections: Sequence[Section], f
     """Write a page, all or nothing, and return the file. All text is escaped."""
     source = (files("stochseg.reports") / "templates" / "page.html").read_text()
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    text = environment.from_string(source).render(title=title, lead=lead, sections=sections, foot=foot)
+    text = environment.from_string(source).render(
+        title=title, lead=lead, sections=sections, foot=foot, sliders=any(section.slides for section in sections)
+    )
     return write_text(file, text)
 
 
@@ -71,7 +88,8 @@ def number(value: float) -> str:
 
 
 def mean_and_interval(measured: Measurement) -> str:
-    """Format the mean of a measurement with its 90% interval and unit."""
+    """Format the mean of a measurement with its 90% interval and unit; large volumes are in ml."""
+    measured = measured.readable()
     low, high = measured.interval(0.9)
     return f"{number(measured.mean)} ({number(low)} – {number(high)}) {measured.unit}".rstrip()
 

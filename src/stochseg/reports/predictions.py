@@ -10,9 +10,9 @@ from stochseg.analysis.questions import Answer, Question
 from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.inference.result_folder import RESULT
-from stochseg.reports.image import ImageReport
 from stochseg.reports.page import DISCLAIMER, Section, Table, mean_and_interval, number, plural, write_page
 from stochseg.reports.saved_prediction import Result, find_results, read_image, read_result
+from stochseg.reports.statements import Statements
 from stochseg.types import Spacing
 
 
@@ -78,7 +78,7 @@ def report_predictions(
         f"Predictions of {', '.join(models)}",
         f"{plural(len(folders), 'input')}, {' or '.join(map(str, counts))} samples each.{shown} A sample is one "
         "complete, plausible segmentation; together, the samples show what is certain and what is not.",
-        [_overview(rows, questions, any(results[i].image.slices > 1 for i in chosen)), *sections],
+        [_overview(rows, questions, any(results[i].per_slice for i in chosen)), *sections],
         f"Written by stochseg {__version__} from {path}. {DISCLAIMER}",
     )
     return answers
@@ -103,7 +103,7 @@ def _facts(result: Result) -> str:
     return f"{result.source}: {slices}{image.height} × {image.width} pixels{voxels}. {image.orientation}".rstrip()
 
 
-def _overview_row(image: ImageReport) -> list[str]:
+def _overview_row(image: Statements) -> list[str]:
     first = image.readings[0]
     return [
         image.name,
@@ -117,7 +117,7 @@ def _overview_row(image: ImageReport) -> list[str]:
 
 def _overview(rows: list[list[str]], questions: Sequence[Question], volumes: bool) -> Section:
     head = ["input", "readings", "most probable reading", "anything marked", "size of all foreground, mean (90%)"]
-    of_volumes = " For volumes, readings refer to the slice shown, all else to the whole volume." if volumes else ""
+    of_volumes = " Readings of a volume whose slices were sampled independently refer to one slice." if volumes else ""
     return Section(
         "Inputs",
         "Readings: number of distinct answers among the samples. Anything marked: fraction of the samples that mark "

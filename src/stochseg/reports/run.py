@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,17 +47,6 @@ def read_evaluations(results: Path) -> list[dict[str, Any]]:
     found.sort(key=lambda each: (each.get("settings", {}).get("date", ""), each["folder"]), reverse=True)
     single = results / "evaluation" / "metrics.json"
     return [*found, {**read_json(single), "folder": "evaluation"}] if single.is_file() else found
-
-
-def read_log(file: Path) -> list[dict[str, float]]:
-    """Read the records of a training log; none if there is no log. Other lines, such as a half one, are skipped."""
-    records = []
-    for line in file.read_text(errors="replace").splitlines() if file.is_file() else []:
-        with suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict) and "step" in record:
-                records.append(record)
-    return records
 
 
 @dataclass(frozen=True)

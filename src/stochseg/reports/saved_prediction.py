@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 from pydantic import ConfigDict, Field
 
+from stochseg.analysis.image_samples import ImageSamples
 from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.questions import Question
 from stochseg.config import Config
@@ -20,11 +22,14 @@ from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import sha256
-from stochseg.inference.result_folder import FORMAT, RESULT
+from stochseg.inference.result_folder import FORMAT, LESIONS, RESULT
 from stochseg.inference.sources import read_stack
+from stochseg.limits import check_memory
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
+from stochseg.plotting.planes import PLANES, marked_view
 from stochseg.reports.image import ImageReport
+from stochseg.reports.volume import Coupling, VolumeReport
 from stochseg.types import DatasetInfo, Samples, Spacing
 
 REMEDY = "predict this input again with --overwrite, or remove the folder"
@@ -86,6 +91,34 @@ class Geometry(Part):
         up, left = (SIDES[int(np.abs(way).argmax())][int(way[np.abs(way).argmax()] < 0)] for way in (down, across))
         return f"Up is {up}, left is {left}."
 
+    @property
+    def planes(self) -> tuple[str, ...]:
+        """Names of the planes perpendicular to slices, rows and columns, approximately for oblique volumes."""
+        if self.affine is None:
+            return PLANES
+        world = [int(np.abs(np.array(self.affine)[:3, axis]).argmax()) for axis in self.slicing.axes]
+        return tuple(PLANES[2 - axis] for axis in world) if len(set(world)) == 3 else PLANES
+
+    @property
+    def last_slice(self) -> str:
+        """Side of the body at the last slice."""
+        axis = self.slicing.axis
+        way = np.array(self.affine)[:3, axis] * (-1 if axis in self.flipped else 1)
+        side = int(np.abs(way).argmax())
+        return SIDES[side][int(way[side] > 0)].capitalize()
+
+
+class LesionPart(Part):
+    """The part of a scan around a lesion. start: its first voxel as slice, row and column."""
+
+    start: tuple[int, int, int]
+
+
+class LesionFacts(Part):
+    """The lesion that a result is about."""
+
+    part: LesionPart
+
 
 class ModelFacts(Part):
     """The model that predicted."""
@@ -94,20 +127,27 @@ class ModelFacts(Part):
     origin: str = ""
 
 
+class Options(Part):
+    """The options of `predict`."""
+
+    seed: int = 0
+
+
 class Result(Part):
     """The content of result.json."""
 
     inputs: tuple[InputFile, ...] = Field(min_length=1)
     model: ModelFacts
-    options: dict[str, Any] = Field({})
+    options: Options = Options()
     evaluations: int = 1
     notices: tuple[str, ...] = ()
     image: Geometry
     unit: str
     classes: tuple[ClassSizes, ...] = Field(min_length=2)
     weights: tuple[tuple[float, ...], ...] | None = None
-    overlay_slice: int = 0
-    window: tuple[tuple[int, int], tuple[int, int]] | None = None
+    window: tuple[tuple[int, int], ...] | None = None
+    coupling: Coupling = "independent"
+    lesion: LesionFacts | None = None
 
     @property
     def info(self) -> DatasetInfo:
@@ -128,18 +168,33 @@ class Result(Part):
         first = self.inputs[0].file
         return first if len(self.inputs) == 1 else str(Path(first).parent)
 
-    def sample_weights(self, index: int) -> torch.Tensor:
-        """Weights of the samples of a slice, "1 n"."""
+    @property
+    def per_slice(self) -> bool:
+        """Whether it is a volume whose slices were sampled independently."""
+        return self.image.slices > 1 and self.coupling == "independent"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notices as sentences."""
+        return tuple(f"Note: {notice}." for notice in self.notices)
+
+    def sample_weights(self) -> torch.Tensor:
+        """Weights of the samples, "1 n"; they are those of every slice."""
         if self.weights is None:
             return torch.full((1, self.num_samples), 1 / self.num_samples)
-        return torch.tensor(self.weights[index], dtype=torch.float32)[None]
+        return torch.tensor(self.weights[0], dtype=torch.float32)[None]
 
 
 def find_results(path: Path) -> list[Path]:
-    """Find the folders with a result: this one, or those directly below it."""
+    """Find the folders with a result: this one, or those directly below it; of a scan, those of its lesions."""
     if (path / RESULT).is_file():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+        return _lesions_of(path) or [path]
+    below = sorted(file.parent for file in path.glob(f"*/{RESULT}") if not file.parent.name.startswith("."))
+    return [folder for scan in below for folder in _lesions_of(scan) or [scan]]
+
+
+def _lesions_of(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob(f"{LESIONS}/*/{RESULT}"))
 
 
 def read_result(folder: Path) -> Result:
@@ -168,35 +223,24 @@ def read_result(folder: Path) -> Result:
 
 def read_image(
     folder: Path, result: Result, spacing: Spacing | None = None, questions: Sequence[Question] = ()
-) -> ImageReport:
-    """Read one input with its samples; of a volume, the slice on which the samples disagree most."""
-    image, index, disputed, original = result.image, 0, False, _read_original(result)
+) -> ImageReport | VolumeReport:
+    """Read one input with its samples."""
+    if result.image.slices > 1:
+        return _read_volume_report(folder, result, questions)
+    image, original = result.image, _read_original(result)
     if image.spacing_mm is None:
-        labels, mean = (_read_tiff(folder / f"{name}.tif", image) for name in ("samples", "mean"))
+        pages = {"samples": result.num_samples, "mean": len(result.classes)}
+        labels, mean = (_read_tiff(folder / f"{name}.tif", count, image) for name, count in pages.items())
     else:
-        disagreement = _read_volume(folder, image, "entropy", slice(None)).reshape(image.slices, -1).sum(1)
-        disputed = original is not None and bool(disagreement.any())
-        index = int(disagreement.argmax()) if disputed else result.overlay_slice
-        part = slice(index, index + 1)
-        labels, mean = (np.moveaxis(_read_volume(folder, image, name, part)[0], -1, 0) for name in ("samples", "mean"))
+        labels, mean = (np.moveaxis(_read_volume(folder, image, name)[0], -1, 0) for name in ("samples", "mean"))
         spacing = image.spacing_mm[1:]
-    picture, notes = _read_picture(folder, result, original, index)
-    slice_name = f"slice {index + 1} of {image.slices}" if image.slices > 1 else ""
-    if slice_name:
-        reason = "on which the samples disagree most" if disputed else "with the most foreground"
-        notes = (f"The pictures show {slice_name}, {reason}.", *notes)
-    expected = (result.num_samples, len(result.classes), image.height, image.width)
-    got = (len(labels), len(mean), *labels.shape[1:])
-    if got != expected or mean.shape[1:] != labels.shape[1:] or picture.shape[:2] != labels.shape[1:]:
-        raise UserError(
-            f"{folder}: {RESULT} describes {expected} samples, classes, rows and columns, but its files have {got}; "
-            f"{REMEDY}"
-        )
+    picture, notes = _read_picture(folder, result, original)
+    _check_sizes(folder, result, labels, mean, picture.shape[:2])
     samples = Samples(
         torch.from_numpy(labels.astype(np.int64))[None],
         torch.from_numpy(mean.astype(np.float32))[None],
-        result.sample_weights(index),
-        int(result.options.get("seed", 0)),
+        result.sample_weights(),
+        result.options.seed,
         result.evaluations,
         window=result.window,
     )
@@ -206,41 +250,83 @@ def read_image(
         samples,
         result.info,
         spacing,
-        volume=_volumes(result, index) if image.slices > 1 else {},
-        read_slices=lambda: np.moveaxis(_read_volume(folder, image, "samples", slice(None)), -1, 1),
-        slice_name=slice_name,
-        notes=(*notes, *(f"Note: {notice}." for notice in result.notices)),
+        notes=(*notes, *result.notes),
         questions=questions,
     )
 
 
-def _volumes(result: Result, index: int) -> dict[int, Measurement]:
-    """Volume of each foreground class, as `predict` measured it."""
-    weights = result.sample_weights(index)[0].double()
+def _read_volume_report(folder: Path, result: Result, questions: Sequence[Question]) -> VolumeReport:
+    image, original = result.image, _read_original(result)
+    labels, mean = (np.moveaxis(_read_volume(folder, image, name), -1, 0) for name in ("samples", "mean"))
+    _check_sizes(folder, result, labels, mean, None if original is None else original.shape[:3])
+    maps = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.uint8 if len(mean) <= 256 else np.int64))
+    view = marked_view([maps], image.spacing_mm, image.planes)
+    _, second, third = view.names
+    notes = [f"{image.last_slice} is on top of the {second} and {third} planes."] if image.affine is not None else []
+    if original is None:
+        notes.append(f"{result.source} is missing or has changed, so the pictures show outlines only.")
+        original = np.zeros((image.slices, image.height, image.width), np.float32)
+    window, weights = result.window, result.sample_weights()[0].double()
+    return VolumeReport(
+        folder.resolve().name,
+        intensities_to_rgb(original[view.window], 3),
+        ImageSamples(maps[(slice(None), *view.window)], weights / weights.sum(), result.info),
+        result.info,
+        view.crop(mean).astype(np.float32),
+        view,
+        image.slices,
+        result.coupling,
+        image.spacing_mm,
+        volumes=read_sizes(result),
+        labeled=window if window is None or len(window) == 3 else ((0, image.slices), *window),
+        notes=(*notes, *result.notes),
+        questions=questions,
+    )
+
+
+def _check_sizes(
+    folder: Path, result: Result, labels: npt.NDArray[Any], mean: npt.NDArray[Any], picture: tuple[int, ...] | None
+) -> None:
+    """Raise a UserError unless samples "n *space", mean "l *space" and the size of the picture are those expected."""
+    image = result.image
+    size = (image.slices, image.height, image.width)[-(labels.ndim - 1) :]
+    expected, got = (result.num_samples, len(result.classes), *size), (len(labels), len(mean), *labels.shape[1:])
+    if got != expected or mean.shape[1:] != size or picture not in (None, size):
+        raise UserError(
+            f"{folder}: {RESULT} describes {expected} samples, classes and pixels per axis, but its files have {got}; "
+            f"{REMEDY}"
+        )
+
+
+def read_sizes(result: Result) -> dict[int, Measurement]:
+    """Volume, or area of a single slice, of each foreground class by its label, as `predict` measured it."""
+    weights = result.sample_weights()[0].double()
     weights = weights / weights.sum()
     unit = UNITS.get(result.unit, result.unit)
+    what = "volume" if result.image.slices > 1 else "area"
     foreground = (c for c in result.classes if c.label > 0)
-    return {c.label: Measurement(f"volume of {c.name}", np.array(c.samples), weights.numpy(), unit) for c in foreground}
+    return {c.label: Measurement(f"{what} of {c.name}", np.array(c.samples), weights.numpy(), unit) for c in foreground}
 
 
-def _read_tiff(file: Path, image: Geometry) -> npt.NDArray[Any]:
-    """Read a TIFF as "pages h w"."""
+def _read_tiff(file: Path, pages: int, image: Geometry) -> npt.NDArray[Any]:
+    """Read a TIFF as "pages h w". Of more pages than expected one is read: a damaged file may have no end."""
     try:
-        return np.asarray(tifffile.imread(file)).reshape(-1, image.height, image.width)
-    except (OSError, ValueError, tifffile.TiffFileError) as error:
-        raise UserError(f"{file} cannot be read ({error}); {REMEDY}") from None
+        with tifffile.TiffFile(file) as tiff:
+            found = list(islice(tiff.pages, pages + 1))
+            if {page.shape for page in found} != {(image.height, image.width)}:
+                raise ValueError(f"its pages have {found[0].shape} pixels, expected {image.height}×{image.width}")
+            check_memory(sum(page.nbytes for page in found), str(file))
+            return np.stack([page.asarray() for page in found])
+    except Exception as error:  # decoders raise anything for a damaged file
+        raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {REMEDY}") from None
 
 
-def _read_volume(folder: Path, image: Geometry, name: str, part: slice) -> npt.NDArray[Any]:
-    """Read slices of a NIfTI file, "s h w …", and only these into memory."""
+def _read_volume(folder: Path, image: Geometry, name: str) -> npt.NDArray[Any]:
+    """Read a NIfTI file as slices, "s h w …"."""
     file = folder / f"{name}.nii.gz"
     nibabel = require("nibabel", "medical", str(file))
-    slicing = image.slicing
-    if part != slice(None) and slicing.axis in slicing.flipped:
-        part = slice(image.slices - part.stop, image.slices - part.start)
-    place = tuple(part if i == slicing.axis else slice(None) for i in range(3))
     try:
-        return slicing.cut(np.asarray(nibabel.load(file).dataobj[place]))
+        return image.slicing.cut(np.asarray(nibabel.load(file).dataobj))
     except Exception as error:  # decoders raise anything for a damaged file
         raise UserError(f"{file} cannot be read ({str(error) or type(error).__name__}); {REMEDY}") from None
 
@@ -251,17 +337,26 @@ def _read_original(result: Result) -> npt.NDArray[Any] | None:
     try:
         if any(sha256(file) != one.sha256 for file, one in zip(files, result.inputs, strict=True)):
             return None
-        return read_stack(files, result.image.slicing).values
+        return _part(read_stack(files, result.image.slicing).values, result)
     except (OSError, UserError):
         return None
 
 
+def _part(values: npt.NDArray[Any], result: Result) -> npt.NDArray[Any]:
+    """The part of a scan around a lesion; without one, all of it."""
+    if result.lesion is None:
+        return values
+    s, h, w = result.lesion.part.start
+    image = result.image
+    return values[s : s + image.slices, h : h + image.height, w : w + image.width]
+
+
 def _read_picture(
-    folder: Path, result: Result, original: npt.NDArray[Any] | None, index: int
+    folder: Path, result: Result, original: npt.NDArray[Any] | None
 ) -> tuple[FloatArray, tuple[str, ...]]:
     """The image "h w 3" in 0..1, and a note if only the overlay of `predict` is left."""
     if original is not None:
-        return intensities_to_rgb(original[index]), ()
+        return intensities_to_rgb(original[0]), ()
     try:
         with Image.open(folder / "overlay.png") as picture:
             size = (result.image.width, result.image.height)

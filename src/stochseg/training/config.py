@@ -40,7 +40,12 @@ class DataConfig(Config):
         "it samples; stretch, and always after a crop: of the run's own data only",
     )
     augment: str = Field("none", description="named augmentation of the training split; auto: that of the data")
-    slices: int | None = Field(None, ge=1, le=MAX_SIDE, description="train on parts of volumes of at most these slices")
+    patch: tuple[Side, Side, Side] | None = Field(
+        None, description="train on random parts of volumes, of at most these slices and of this height, width"
+    )
+    patch_foreground: float = Field(
+        1 / 3, ge=0, le=1, description="chance that a part is centered on a voxel that a rater has marked"
+    )
     workers: int = Field(0, ge=0, le=1024, description="processes that load data")
 
     @field_validator("size", mode="before")

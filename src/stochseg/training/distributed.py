@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -60,10 +60,22 @@ class Processes:
                 raise UserError(shared[0])
         return value
 
+    def decide(self, act: Callable[[], T]) -> T:
+        """Run a function in the main process and return its value in all: what one alone sees may differ."""
+        shared = [self.in_main(act)]
+        if self.world > 1:
+            dist.broadcast_object_list(shared, device=self.device)
+        return cast(T, shared[0])
+
     def wait(self) -> None:
         """Wait until all processes arrive here."""
         if self.world > 1:
             dist.barrier()
+
+
+def restarts() -> int:
+    """How often `torchrun --max-restarts` has started the processes again, because one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def join(device: str = "auto") -> Processes:
@@ -79,7 +91,10 @@ def join(device: str = "auto") -> Processes:
         torch.cuda.set_device(device)
     chosen = pick_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        store, rank, _ = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        # torchrun keeps its store over restarts, with the addresses of the processes that died.
+        own = dist.PrefixStore(f"restart-{restarts()}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=own, rank=rank, world_size=world)
     return Processes(dist.get_rank(), world, chosen)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
@@ -56,9 +57,14 @@ class Log:
             self.board.add_figure("val/samples", figure, step, close=False)
 
 
+def read_log(file: Path) -> list[dict[str, Any]]:
+    """Read the records of a log; none if there is no log. Other lines, such as a half one, are skipped."""
+    return [record for _, record in _read(file) if record is not None]
+
+
 def last_step(out: Path) -> int:
     """The last optimizer step in the log of a run; 0 if there is none."""
-    return max((step for _, step, _ in _read(out / LOG_FILE)), default=0)
+    return max((record["step"] for record in read_log(out / LOG_FILE)), default=0)
 
 
 def _remove_after(progress: Progress, log: Path) -> None:
@@ -67,22 +73,25 @@ def _remove_after(progress: Progress, log: Path) -> None:
     Lines of other kinds stay, except a last one that a crash cut off.
     """
     if log.exists():
-        kept = [
-            line.rstrip("\n") + "\n"
-            for line, step, is_validation in _read(log)
-            if step <= (progress.validated if is_validation else progress.step) and (step or line.endswith("\n"))
-        ]
-        write_text(log, "".join(kept))
+        write_text(
+            log, "".join(line.rstrip("\n") + "\n" for line, record in _read(log) if _is_kept(line, record, progress))
+        )
 
 
-def _read(log: Path) -> Iterator[tuple[str, int, bool]]:
-    """Lines of a log with their steps, 0 for a line that is not a record, and whether they are validations."""
-    if not log.exists():
+def _is_kept(line: str, record: dict[str, Any] | None, progress: Progress) -> bool:
+    if record is None:
+        return line.endswith("\n")
+    return bool(record["step"] <= (progress.validated if "val/ged" in record else progress.step))
+
+
+def _read(log: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Lines of a log with their records, None for a line that is not one."""
+    if not log.is_file():
         return
     with log.open(encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
         for line in lines:
             try:
                 record = json.loads(line)
-                yield line, int(record["step"]), "val/ged" in record
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-                yield line, 0, False
+            except (ValueError, RecursionError):
+                record = None
+            yield line, record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from stochseg.data import has_single_annotations, spread
 from stochseg.errors import UserError
 from stochseg.files import sync
-from stochseg.locks import Lock, locked
+from stochseg.locks import PATIENCE, Lock, locked
 from stochseg.metrics import miou
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import with_intensities
@@ -28,10 +28,10 @@ from stochseg.models.registry import build
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
 from stochseg.training.average import MovingAverage
-from stochseg.training.checkpoint import BEST, LAST, Progress, save_checkpoint
+from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, save_checkpoint
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
 from stochseg.training.display import display
-from stochseg.training.distributed import Processes, join, leave
+from stochseg.training.distributed import Processes, join, leave, restarts
 from stochseg.training.interrupts import delayed_interrupts
 from stochseg.training.log import LOG_FILE, Log, last_step
 from stochseg.training.muon import Muon
@@ -47,7 +47,7 @@ from stochseg.training.run_folder import (
     saved_options,
     set_aside,
 )
-from stochseg.training.splits import open_split, training_view, with_augmentation
+from stochseg.training.splits import open_split, training_patches, training_view, with_augmentation
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
 from stochseg.training.validation import score_images
 from stochseg.types import Losses
@@ -84,7 +84,8 @@ def train(
         out: the run folder. It is created.
         resume: continue from the last checkpoint in `out`. An empty `out` starts a new run; a run that has lost its
             checkpoints is an error.
-        device: "auto", "cpu", "cuda", "cuda:1", "mps". Under `torchrun`, all processes share the batches of one run.
+        device: "auto", "cpu", "cuda", "cuda:1", "mps". Under `torchrun`, all processes share the batches of one run;
+            those that `--max-restarts` starts anew resume it.
         console: receives progress and validation scores; standard error by default.
 
     Returns:
@@ -118,10 +119,12 @@ def train(
     with ExitStack() as held:
         held.callback(leave)
         held.enter_context(disk_errors(out))
-        lock = processes.in_main(lambda: held.enter_context(locked(out)))
-        config = with_augmentation(config, out, resume)
+        patience = PATIENCE if restarts() else 0  # the lock may be that of a machine that died
+        lock = processes.in_main(lambda: held.enter_context(locked(out, patience=patience)))
+        resume = resume or restarts() > 0
         processes.in_main(lambda: check_run(config, out, resume))
-        resumed = resume and (out / LAST).exists()
+        config = with_augmentation(config, out, resume)
+        resumed = processes.decide(lambda: resume and (out / LAST).exists())
         run = _Run(config, out, processes, console or Console(stderr=True), lock, resumed=resumed)
         if resumed:
             run.restore()
@@ -157,7 +160,7 @@ class _Run:
     ):
         self.config, self.out, self.processes, self.console, self.lock = config, out, processes, console, lock
         stored = open_split(config, "train")
-        train_data = training_view(stored, config)
+        train_data = training_patches(training_view(stored, config), config)
         self.val_data = training_view(open_split(config, "val"), config)
         self.val_images = self._validation_images()
         self.stream = TrainingStream(
@@ -165,7 +168,6 @@ class _Run:
             batch_size=config.batch_size,
             seed=config.seed,
             augment=config.data.augment,
-            slices=config.data.slices,
             rank=processes.rank,
             world=processes.world,
         )
@@ -174,7 +176,7 @@ class _Run:
         if resumed:
             options = {**values_before(config.model.name, saved_options(out)), **options}
         # Intensities of the images as users pass them; padding is void in training only.
-        info = with_intensities(stored).model_copy(update={"fit": config.data.fit})
+        info = with_intensities(stored, config.data.patch).model_copy(update={"fit": config.data.fit})
         self.model = build(config.model.name, info, options)
         if not resumed:  # a checkpoint holds all weights; the files of pretrained ones may be gone
             self.model.load_pretrained()
@@ -220,7 +222,10 @@ class _Run:
 
     def restore(self) -> None:
         """Load the newest sound checkpoint."""
-        self.progress, damaged = load_newest(self.out, self.model, self.average, self.optimizer)
+        parts = self.model, self.average, self.optimizer
+        folder, self.progress, damaged = self.processes.decide(lambda: load_newest(self.out, *parts))
+        if not self.processes.is_main:  # the main process has it
+            load_checkpoint(folder, *parts)
         self.saved = self.progress.step
         self.processes.wait()  # others may still be reading
         if damaged:
@@ -243,9 +248,7 @@ class _Run:
 
     def _check_best(self) -> None:
         """Let the next validation choose the best model again if it is missing or damaged."""
-        problem = problem_of_best(self.out)
-        exists = (self.out / BEST).exists()
-        self.processes.wait()
+        exists, problem = self.processes.decide(lambda: ((self.out / BEST).exists(), problem_of_best(self.out)))
         if not problem or (not exists and self.progress.best is None):
             return
         if self.processes.is_main:

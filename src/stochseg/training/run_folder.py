@@ -22,6 +22,7 @@ from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, read_progress
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config
 from stochseg.training.log import LOG_FILE, last_step
+from stochseg.training.splits import with_augmentation
 
 # Keys that a resumed run may change: they do not affect what was learned so far.
 FREE_KEYS = {"steps", "minutes", "validation", "save_every", "keep_checkpoints", "log_every"}
@@ -54,6 +55,7 @@ def _check_nothing_is_lost(out: Path) -> None:
 
 
 def _check_config(config: TrainConfig, out: Path, checkpoints: list[Path]) -> None:
+    config = with_augmentation(config, out, resume=True)
     old, new = _fixed_values(read_config(out / CONFIG_FILE)), _fixed_values(config)
     changed = sorted(key for key in new if new[key] != old[key])
     if not changed:
@@ -128,11 +130,11 @@ def check_writable(out: Path) -> None:
 
 def load_newest(
     out: Path, model: StochasticSegmenter, average: MovingAverage, optimizer: torch.optim.Optimizer
-) -> tuple[Progress, dict[Path, str]]:
+) -> tuple[Path, Progress, dict[Path, str]]:
     """Load the newest sound checkpoint of a run.
 
     Returns:
-        Its progress, and what is wrong with the newer ones.
+        Its folder, its progress, and what is wrong with the newer ones.
 
     Raises:
         UserError: if none is sound.
@@ -140,7 +142,7 @@ def load_newest(
     damaged: dict[Path, str] = {}
     for folder in list_checkpoints(out):
         try:
-            return load_checkpoint(folder, model, average, optimizer), damaged
+            return folder, load_checkpoint(folder, model, average, optimizer), damaged
         except (UserError, OSError) as error:
             damaged[folder] = str(error)
     raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stochseg.data import Cropped, Fitted, Resized, SegmentationData, default_augmentation, open_dataset
+from stochseg.data import Cropped, Fitted, Patches, Resized, SegmentationData, default_augmentation, open_dataset
 from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config
 
 
@@ -30,6 +30,12 @@ def open_split(config: TrainConfig, split: str) -> SegmentationData:
 def training_view(data: SegmentationData, config: TrainConfig) -> SegmentationData:
     """The examples as the network sees them."""
     return data if config.data.fit is None else Fitted(data, config.data.fit)
+
+
+def training_patches(data: SegmentationData, config: TrainConfig) -> SegmentationData:
+    """The examples, or random parts of volumes if the run is trained on such."""
+    patch = config.data.patch
+    return data if patch is None else Patches(data, patch, foreground=config.data.patch_foreground)
 
 
 def with_augmentation(config: TrainConfig, out: Path, resume: bool) -> TrainConfig:

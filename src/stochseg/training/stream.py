@@ -6,7 +6,6 @@ Several processes divide the same global batch. Volumes of similar depth share a
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stochseg.data import AUGMENTATIONS, SegmentationData
+from stochseg.data import AUGMENTATIONS, Patches, SegmentationData
 from stochseg.data.fitting import pad_together, void_label
 from stochseg.data.volumes import cut_slices, volume_depths
 from stochseg.errors import UserError, lookup
@@ -48,15 +47,14 @@ Place = tuple[int, int]
 class TrainingStream(torch.utils.data.Dataset[Draw]):
     """Batches by step: item `step` is the part of that step's batch that this process computes.
 
-    Images of several sizes are padded to the largest of the part; the padding is void. Volumes are cut to the number of
-    slices of the shallowest one in the batch, at a random place.
+    Images of several sizes are padded to the largest of the part; the padding is void. Volumes, or random patches of
+    them, are cut to the number of slices of the shallowest one in the batch, at a random place.
 
     Args:
         data: the training split.
         batch_size: examples per step, over all processes; a multiple of `world`.
         seed: determines the order of examples, their augmentation and the randomness of the loss.
         augment: name of the augmentation.
-        slices: the most slices of a volume.
         rank: index of this process.
         world: number of processes.
 
@@ -71,7 +69,6 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
         batch_size: int,
         seed: int,
         augment: str = "none",
-        slices: int | None = None,
         rank: int = 0,
         world: int = 1,
     ):
@@ -82,17 +79,17 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
         self.data, self.batch_size, self.seed = data, batch_size, seed
         self.augment = lookup("augmentation", AUGMENTATIONS, augment)
         self.share = range(rank, batch_size, world)
-        most = slices or sys.maxsize
-        self.depths = [min(depth, most) for depth in volume_depths(data)] if data.info.spatial_dims == 3 else None
+        self.depths = volume_depths(data) if data.info.spatial_dims == 3 else None
 
     def __getitem__(self, step: int) -> Draw:
         places = self._places(step)
         depth = None if self.depths is None else min(self.depths[self._index(place)] for place in places)
         examples, keys = list[Example](), list[Key]()
         for epoch, place in (places[j] for j in self.share):
-            example = self.data[self._index((epoch, place))]
+            index, rng = self._index((epoch, place)), np.random.default_rng((self.seed, CUT, epoch, place))
+            example = self.data.random_patch(index, rng) if isinstance(self.data, Patches) else self.data[index]
             if depth is not None:
-                example = cut_slices(example, np.random.default_rng((self.seed, CUT, epoch, place)), depth)
+                example = cut_slices(example, rng, depth)
             rng = np.random.default_rng((self.seed, AUGMENT, epoch, place))
             examples.append(self.augment(example, rng, self.data.info))
             keys.append((self.seed, LOSS, epoch, place))

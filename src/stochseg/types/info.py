@@ -15,6 +15,9 @@ from stochseg.errors import UserError
 from stochseg.limits import MAX_CLASSES
 from stochseg.types.preparation import Preparation
 
+VOID = "void"
+"""Name of a label that some models give to pixels of no class; it is never right."""
+
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
 
@@ -96,6 +99,9 @@ class DatasetInfo(Config):
         None, description="(height, width) into which a model resizes and pads every image; samples are resized back"
     )
     intensities: Intensities | None = Field(None, description="of the training images, measured when training starts")
+    min_size: tuple[int, int] | None = Field(
+        None, description="(height, width): the smallest of the training images, measured when training starts"
+    )
     orientation: Literal["free", "upright"] | None = Field(
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
@@ -123,7 +129,7 @@ class DatasetInfo(Config):
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys that came later where they say nothing: checksums over the facts of data stay as they were."""
         values: dict[str, Any] = dump(self)
-        for key, usual in (("intensities", None), ("spatial_dims", 2), ("preparation", None)):
+        for key, usual in (("intensities", None), ("min_size", None), ("spatial_dims", 2), ("preparation", None)):
             if values.get(key, ...) == usual:
                 del values[key]
         return values

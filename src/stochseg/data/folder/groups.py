@@ -23,7 +23,8 @@ def find_group(ids: Iterable[str]) -> str | None:
 
     The candidates are the folders of the images, the beginning of their names up to a number (`P000` of `P000-1`,
     `case12` of `case12_slice003`), and a number followed by letters (`RET002` of `RET002OD`). The coarsest one with at
-    least `WANTED` groups is taken, because groups that are too small make scores too good.
+    least `WANTED` groups is taken, because groups that are too small make scores too good. Without any, a number that
+    all names begin with (`P000-0`, `P000-1`) is a single group.
 
     Args:
         ids: Names of the images, without suffix, with their folders.
@@ -44,7 +45,8 @@ def find_group(ids: Iterable[str]) -> str | None:
             if len(groups) >= WANTED:
                 return pattern
             coarse = coarse or pattern
-    return coarse
+    single = f"^({_PART})"
+    return coarse or (single if _is_single(members(single, names), len(names)) else None)
 
 
 def members(pattern: str, ids: Iterable[str]) -> dict[str, list[str]]:
@@ -59,9 +61,10 @@ def members(pattern: str, ids: Iterable[str]) -> dict[str, list[str]]:
 def describe_groups(pattern: str, ids: Iterable[str]) -> str:
     """Describe the groups, with two of them as examples."""
     groups = members(pattern, ids)
+    count = f"{len(groups)} group{'s' * (len(groups) > 1)}"
     largest = sorted(groups, key=lambda group: (-len(groups[group]), group))[:2]
     examples = " and ".join(f"{group} ({', '.join(groups[group][:2])}, …)" for group in sorted(largest))
-    return f"{len(groups)} groups, such as {examples}"
+    return f"{count}, such as {examples}"
 
 
 def _candidates(names: Sequence[str]) -> Iterator[str]:
@@ -81,4 +84,12 @@ def _is_plausible(pattern: str, groups: Collection[str], images: int) -> bool:
     """Whether there are several groups, some of several images, that are not just years."""
     if pattern == _LETTERS and len(groups) > 0.75 * images:  # random names share a beginning by chance
         return False
-    return 1 < len(groups) < images and not all(re.fullmatch(r"\D*(19|20)\d\d", group) for group in groups)
+    return 1 < len(groups) < images and not _are_years(groups)
+
+
+def _is_single(groups: Collection[str], images: int) -> bool:
+    return len(groups) == 1 < images and not _are_years(groups)
+
+
+def _are_years(groups: Iterable[str]) -> bool:
+    return all(re.fullmatch(r"\D*(19|20)\d\d", group) for group in groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 
 from stochseg.data.folder.config import DESCRIPTION, INIT, FolderConfig
 from stochseg.data.folder.files import SPLITS, FolderFiles
-from stochseg.data.folder.groups import describe_groups, find_group
+from stochseg.data.folder.groups import ALONE, describe_groups, find_group, members
 from stochseg.data.folder.labels import (
     MIN_BLENDS,
     Levels,
@@ -27,12 +28,11 @@ from stochseg.data.folder.labels import (
     whole_numbers,
     without_alpha,
 )
+from stochseg.data.folder.planes import common_plane, find_dims, image_planes, label_files, label_planes
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DEFAULT_PALETTE
 
-MAX_FILES = 200
-"""Number of images, and of label maps, that `init_folder` opens, evenly spaced."""
 MAX_CLASSES = 64
 """More label values than this suggest an image among the label maps."""
 
@@ -64,13 +64,12 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
     """
     root = Path(root)
     if not root.is_dir():
-        raise UserError(f"{root}: expected a folder with images/ and labels/RATER/")
+        raise UserError(f"{root}: no such folder; expected one with images/ID.* and labels/RATER/ID.*")
     description, splits = root / DESCRIPTION, root / SPLITS
     if description.exists() and splits.exists():
         raise UserError(f"{description} and {SPLITS} exist and are not overwritten; delete the one to write again")
     files = FolderFiles(Tree(root))
-    if not files.images:
-        raise UserError(f"{root / 'images'}: expected images such as {root / 'images' / 'ID.png'}, found none")
+    files.check_images()
     files.check(files.images)
     new: dict[Path, str] = {}
     if description.exists():
@@ -80,8 +79,9 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
     else:
         new[description] = _describe(files, {"name": root.resolve().name or "unnamed"}, settings or {})
         config = FolderConfig.parse(yaml.safe_load(new[description]), where=str(description))
-        for name in _label_files(files):
-            class_map(files.tree.labels(name), config, files.tree.where(name))
+        for name in label_files(files, config.spatial_dims):
+            for plane in label_planes(files, name, config.spatial_dims):
+                class_map(plane, config, files.tree.where(name))
     if not splits.exists():
         new[splits] = json.dumps(split_by_group(files.images, config), indent=1) + "\n"
     for file, text in new.items():
@@ -94,7 +94,10 @@ def init_folder(root: Path, settings: Mapping[str, Any] | None = None) -> Folder
 
 
 def split_by_group(ids: Iterable[str], config: FolderConfig) -> dict[str, list[str]]:
-    """Split images by a hash of their patient: about 70 % train, 15 % val, 15 % test, none empty if there are three."""
+    """Split images by a hash of their patient: about 70 % train, 15 % val, 15 % test, none empty if there are three.
+
+    Two patients are in train and val, a single one is in train.
+    """
     members: dict[str, list[str]] = {}
     for id in sorted(ids):
         members.setdefault(config.group_of(id), []).append(id)
@@ -106,6 +109,8 @@ def split_by_group(ids: Iterable[str], config: FolderConfig) -> dict[str, list[s
         largest = max(groups.values(), key=len)
         if not groups[split] and (len(largest) > 1 or split == "train"):
             groups[split].append(largest.pop())
+    if not groups["val"]:
+        groups["val"], groups["test"] = groups["test"], []
     return {split: sorted(id for group in chosen for id in members[group]) for split, chosen in groups.items()}
 
 
@@ -115,11 +120,17 @@ def _digest(group: str) -> str:
 
 def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write the text of dataset.yaml."""
-    images_found, images = _inspect_images(files)
-    labels_found, labels = _inspect_labels(files, settings)
+    dims = settings["spatial_dims"] if "spatial_dims" in settings else find_dims(files)
+    if dims not in (2, 3):
+        raise UserError(f"spatial_dims: expected 2 (images) or 3 (volumes), got {dims!r}")
+    images_found, images = _inspect_images(files, dims)
+    labels_found, labels = _inspect_labels(files, settings, dims)
     group = find_group(files.images)
+    if group is not None and "group" not in settings:
+        _check_several(members(group, files.images))
     rest = {"license": "not stated", "citation": "", "group": group}
-    values = {**known, **labels, **images, **rest}
+    space = {"spatial_dims": dims, "plane": common_plane(files) if dims == 3 else "axial", "spacing": None}
+    values = {**known, **labels, **images, **rest, **space}
     unknown = [key for key in settings if key not in values]
     if unknown:
         raise unknown_name(f"key of {DESCRIPTION}:", unknown[0], values)
@@ -129,7 +140,18 @@ def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[st
         "groups_found": "in their names: none" if group is None else describe_groups(group, files.images),
     }
     texts = {key: _flow(value) for key, value in {**values, **settings}.items()}
-    return _TEMPLATE.format(**found, init=INIT, **texts)
+    volumes = _VOLUMES.format(**texts) if dims == 3 or space.keys() & settings.keys() else ""
+    return _TEMPLATE.format(**found, init=INIT, volumes=volumes, **texts)
+
+
+def _check_several(groups: Mapping[str, Sequence[str]]) -> None:
+    if len(groups) == 1:
+        ((group, ids),) = groups.items()
+        raise UserError(
+            f"by their names, all images are of one patient, {group} ({', '.join(ids[:2])}, …), and must not be split "
+            f"between train and val: add images of others. If each image is of another patient: {INIT} FOLDER "
+            f"'group={ALONE}'; to put all into train: {INIT} FOLDER 'group=^({re.escape(group)})'"
+        )
 
 
 def _flow(value: object) -> str:
@@ -137,6 +159,19 @@ def _flow(value: object) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("...\n").strip()
 
+
+_VOLUMES = """
+# 3: the images are volumes, 2: they are not.
+spatial_dims: {spatial_dims}
+
+# The plane of the slices, which follow each other along the first axis: axial, coronal or sagittal. Volumes are turned
+# by their affines. It should be the plane in which most were taken, perpendicular to the largest spacing.
+plane: {plane}
+
+# Millimeters between slices, rows and columns to which all volumes are resampled, such as [2.5, 0.7, 0.7].
+# null: each volume keeps its own.
+spacing: {spacing}
+"""
 
 _TEMPLATE = """\
 # The facts that a model needs. This first version is a guess from the files: read it once and correct it.
@@ -166,7 +201,7 @@ threshold: {threshold}
 # Channels of an image: 1 is gray, 3 is color.
 # {images_found}
 image_channels: {image_channels}
-
+{volumes}
 # Augmentation of training: upright (photographs: mirrored, colors jittered), free (also turned by 90°, 180°, 270°),
 # or null: free for gray images, mirrored only for color.
 orientation: null
@@ -189,22 +224,22 @@ citation: {citation}
 """
 
 
-def _inspect_images(files: FolderFiles) -> tuple[str, dict[str, object]]:
+def _inspect_images(files: FolderFiles, dims: int) -> tuple[str, dict[str, object]]:
     """Find channels and normalization: 8-bit gray goes to -1..1, all else to the measured mean 0 and deviation 1."""
-    names = _evenly_spaced(sorted(files.images.values()))
-    channels = files.read_image(names[0]).values.shape[-1]
+    first, channels = "", 0
     types, sums = set(), []
-    for name in names:
-        image = files.read_image(name).values
+    for name, image in image_planes(files, dims):
+        first, channels = first or name, channels or image.shape[-1]
         if image.shape[-1] != channels:
             raise UserError(
-                f"{files.tree.where(name)} has {image.shape[-1]} channel(s), {names[0]} has {channels}; "
+                f"{files.tree.where(name)} has {image.shape[-1]} channel(s), {first} has {channels}; "
                 "all images of a data set need the same channels"
             )
         types.add(image.dtype.name)
         pixels = image.reshape(-1, channels).astype(np.float64)
         sums.append([np.full(channels, len(pixels)), pixels.sum(0), (pixels**2).sum(0)])
-    found = f"Found {len(files.images)} images: {', '.join(sorted(types))}, {channels} channel(s)."
+    kind = "images" if dims == 2 else "volumes"
+    found = f"Found {len(files.images)} {kind}: {', '.join(sorted(types))}, {channels} channel(s)."
     if types == {"uint8"} and channels == 1:
         return found, {"image_channels": 1, "mean": [127.5], "std": [127.5]}
     count, total, squares = np.sum(sums, axis=0)
@@ -218,26 +253,18 @@ def _rounded(values: npt.NDArray[np.float64]) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-def _evenly_spaced(names: Sequence[str]) -> Sequence[str]:
-    return names[:: -(-len(names) // MAX_FILES)]
-
-
-def _label_files(files: FolderFiles) -> Sequence[str]:
-    return _evenly_spaced(sorted(name for id in files.images for name in files.raters(id).values()))
-
-
-def _inspect_labels(files: FolderFiles, settings: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
+def _inspect_labels(files: FolderFiles, settings: Mapping[str, Any], dims: int) -> tuple[str, dict[str, object]]:
     """Find the classes: one per color, or guessed from the label values, unless the settings say."""
-    names = _label_files(files)
+    names = label_files(files, dims)
     if settings.get("threshold") is not None:
         return f"Masks above and below {settings['threshold']}.", _classes(2, settings)
     levels: dict[int, tuple[int, int]] = {}
     colors: dict[str, int] = {}
     dimensions: set[int] = set()
-    for name in names:
-        where = files.tree.where(name)
+    for file, plane in ((name, plane) for name in names for plane in label_planes(files, name, dims)):
+        where = files.tree.where(file)
         check_exact(where)
-        raw = without_alpha(files.tree.labels(name), where)
+        raw = without_alpha(plane, where)
         dimensions.add(raw.ndim)
         if len(dimensions) > 1:
             raise UserError(f"{where} is {'gray' if raw.ndim == 2 else 'in color'}, unlike the others; use one form")

@@ -48,6 +48,8 @@ def check_exact(where: str) -> None:
 
 def count_levels(levels: Pixels) -> Levels:
     """Count the pixels of each level "h w", and those with a lower and a higher level next to them."""
+    if levels.size and (levels == levels.flat[0]).all():  # as most slices of volumes are
+        return {int(levels.flat[0]): (levels.size, 0)}
     low, high = levels, levels
     for axis in (0, 1):
         padded = [np.pad(a, [(1, 1) if i == axis else (0, 0) for i in range(2)], mode="edge") for a in (low, high)]

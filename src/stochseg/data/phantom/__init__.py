@@ -1,5 +1,5 @@
-"""Phantoms: synthetic lung slices whose conditional distribution over label maps is known."""
+"""Phantoms: synthetic lung slices and volumes whose conditional distribution over label maps is known."""
 
-from stochseg.data.phantom.dataset import MODE_NAMES, PhantomConfig, Phantoms
+from stochseg.data.phantom.dataset import MODE_NAMES, PhantomConfig, Phantoms, PhantomVolumes
 
-__all__ = ["MODE_NAMES", "PhantomConfig", "Phantoms"]
+__all__ = ["MODE_NAMES", "PhantomConfig", "PhantomVolumes", "Phantoms"]

@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.config import Config
-from stochseg.data.phantom.rendering import render, smooth_step
+from stochseg.data.phantom.rendering import Mask, render, render_volume, smooth_step
 from stochseg.data.phantom.scene import CORE_CONTRAST, GAP_CONTRAST, HALO_CONTRAST, Nodule, draw_scene
 from stochseg.data.protocol import register_dataset
 from stochseg.errors import UserError, unknown_name
 from stochseg.limits import MAX_SEED
-from stochseg.types import DatasetInfo, Example, Truth
+from stochseg.types import DatasetInfo, Example, Spacing, Truth
 
 Variant = Literal["binary", "multiclass"]
 
@@ -30,6 +30,9 @@ MODE_NAMES = {
 
 FIELD_MM = 0.7 * 128
 """Field of view in millimeters, the same at every size."""
+DEPTH_MM = 36.0
+"""Depth of a volume in millimeters, the same for any number of slices."""
+MAX_SLICES = 1024
 CACHE_BYTES = 128 * 2**20
 RATER_STREAM, DRAW_STREAM = 1, 2
 """Random streams in addition to the scene's own. Never 0, because numpy's seeding ignores trailing zeros."""
@@ -101,6 +104,7 @@ class Phantoms:
         self.config = PhantomConfig.parse(options, where="phantom")
         names = CLASS_NAMES[self.config.variant]
         self.info = DatasetInfo(name="phantom", num_classes=len(names), image_channels=1, class_names=names)
+        self._spacing: Spacing = (FIELD_MM / self.config.size,) * 2
         self._cache: dict[int, _Case] = {}
 
     def __len__(self) -> int:
@@ -109,14 +113,13 @@ class Phantoms:
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
         case = self._case(index)
-        spacing = FIELD_MM / self.config.size
-        name = f"phantom-{self.split}-{index:05d}"
+        name = f"{self.info.name}-{self.split}-{index:05d}"
         return Example(
             image=self.info.normalization(torch.from_numpy(case.image)[None]),
             raters=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),
             id=name,
             group=name,
-            spacing=(spacing, spacing),
+            spacing=self._spacing,
         )
 
     def truth(self, index: int) -> Truth:
@@ -126,11 +129,11 @@ class Phantoms:
         return Truth(modes, torch.from_numpy(case.probabilities.copy()), MODE_NAMES[self.config.variant])
 
     def raw(self, index: int) -> npt.NDArray[np.uint8]:
-        """Return the image before normalization, "h w" uint8."""
+        """Return the image before normalization, "*space" uint8."""
         return self._case(index).image.copy()
 
     def draw(self, index: int, n: int, seed: int) -> Tensor:
-        """Draw n further label maps "n h w" from the truth, as a perfect model would. Map i does not depend on n."""
+        """Draw n further label maps "n *space" from the truth, as a perfect model would. Map i does not depend on n."""
         if n < 1 or seed < 0:
             raise UserError(f"phantom draw: expected n >= 1 and seed >= 0; got n={n}, seed={seed}")
         index = range(len(self))[index]
@@ -143,16 +146,64 @@ class Phantoms:
         index = range(len(self))[index]
         if index in self._cache:
             return self._cache[index]
-        case = _make_case(self._rng(index), self.config.size, self.config.variant)
+        case = self._make_case(self._rng(index))
         # A full cache keeps its content: over shuffled epochs, evicting only trades one hit for another.
         if (len(self._cache) + 1) * (case.image.nbytes + case.modes.nbytes) <= CACHE_BYTES:
             self._cache[index] = case
         return case
 
+    def _make_case(self, rng: np.random.Generator) -> _Case:
+        return _draw_slice(rng, self.config.size, self.config.variant)
+
+
+@register_dataset("phantom-3d")
+class PhantomVolumes(Phantoms):
+    """Volumes with one ambiguous nodule, whose readings hold together over all slices.
+
+    The scenes and raters of `Phantoms`, variant "binary": core and halo are lobulated balls, and the decision of a
+    rater ("nothing", "core" or "with halo") is one for the whole volume. Texture and grain differ between slices.
+
+    Args:
+        split: "train", "val" or "test".
+        size: Height and width of the slices.
+        slices: Number of slices; they always cover 36 mm.
+        count: Number of volumes.
+        raters: Label maps per volume.
+        seed: Seed of the scenes and raters.
+
+    Example:
+        >>> data = PhantomVolumes("train", size=32, slices=9, count=10)
+        >>> tuple(data[0].image.shape), tuple(data[0].raters.shape), data[0].spacing
+        ((1, 9, 32, 32), (4, 9, 32, 32), (4.0, 2.8, 2.8))
+        >>> tuple(data.truth(0).modes.shape), data.truth(0).names
+        ((3, 9, 32, 32), ('nothing', 'core', 'with halo'))
+    """
+
+    def __init__(
+        self, split: str, *, size: int = 64, slices: int = 12, count: int = 1000, raters: int = 4, seed: int = 0
+    ) -> None:
+        super().__init__(split, size=size, count=count, raters=raters, seed=seed)
+        if not 1 <= slices <= MAX_SLICES:
+            raise UserError(f"phantom-3d: expected 1 to {MAX_SLICES} slices, got {slices}")
+        self.slices = slices
+        self.info = self.info.model_copy(update={"name": "phantom-3d", "spatial_dims": 3})
+        self._spacing = (DEPTH_MM / slices, *self._spacing)
+
+    def space(self, i: int) -> tuple[int, int, int]:
+        """Return the size of a volume without drawing it."""
+        return self.slices, self.config.size, self.config.size
+
+    def _make_case(self, rng: np.random.Generator) -> _Case:
+        scene = draw_scene(rng)
+        heights = ((np.arange(self.slices) + 0.5) / self.slices - 0.5) * DEPTH_MM + rng.uniform(-3.0, 3.0)
+        # Scene coordinates: the field of view is 2 wide.
+        image, core, whole = render_volume(scene, rng, self.config.size, (heights * 2.0 / FIELD_MM).tolist())
+        return _binary_case(image, core, whole, scene.nodule)
+
 
 @dataclass(frozen=True)
 class _Case:
-    """An image "h w", its modes "m h w" and their probabilities "m"."""
+    """An image "*space", its modes "m *space" and their probabilities "m"."""
 
     image: npt.NDArray[np.uint8]
     modes: npt.NDArray[np.uint8]
@@ -160,21 +211,25 @@ class _Case:
 
 
 def _pick(case: _Case, n: int, rng: np.random.Generator) -> Tensor:
-    """Draw n modes by their probabilities, "n h w" int64."""
+    """Draw n modes by their probabilities, "n *space" int64."""
     chosen = rng.choice(len(case.modes), size=n, p=case.probabilities)
     return torch.from_numpy(case.modes[chosen].astype(np.int64))
 
 
-def _make_case(rng: np.random.Generator, size: int, variant: Variant) -> _Case:
+def _draw_slice(rng: np.random.Generator, size: int, variant: Variant) -> _Case:
     scene = draw_scene(rng)
     image, core, whole, vessel = render(scene, rng, size)
     if variant == "binary":
-        modes = [np.zeros_like(core), core, whole]
-    else:
-        only_vessel = np.where(vessel & ~whole, 3, 0)
-        with_core = np.where(core, 1, only_vessel)
-        modes = [only_vessel, with_core, np.where(whole & ~core, 2, with_core), np.where(whole, 1, only_vessel)]
+        return _binary_case(image, core, whole, scene.nodule)
+    only_vessel = np.where(vessel & ~whole, 3, 0)
+    with_core = np.where(core, 1, only_vessel)
+    modes = [only_vessel, with_core, np.where(whole & ~core, 2, with_core), np.where(whole, 1, only_vessel)]
     return _Case(image, np.stack(modes).astype(np.uint8), _probabilities(scene.nodule, variant))
+
+
+def _binary_case(image: npt.NDArray[np.uint8], core: Mask, whole: Mask, nodule: Nodule) -> _Case:
+    modes = np.stack([np.zeros_like(core), core, whole]).astype(np.uint8)
+    return _Case(image, modes, _probabilities(nodule, "binary"))
 
 
 def _probabilities(nodule: Nodule, variant: Variant) -> npt.NDArray[np.float64]:

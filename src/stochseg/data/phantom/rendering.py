@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -22,8 +24,49 @@ def smooth_step(value: N, low: float, high: float) -> N:
 
 def render(scene: Scene, rng: np.random.Generator, size: int) -> tuple[npt.NDArray[np.uint8], Mask, Mask, Mask]:
     """Render the image "h w" uint8, and the masks "h w" of the core, the whole nodule and the feeding vessel."""
+    image, to_core, to_halo, feeder = _render_slice(scene, rng, size, (1.0, 1.0))
+    return image, *_nodule_masks(to_core, to_halo), feeder
+
+
+def render_volume(
+    scene: Scene, rng: np.random.Generator, size: int, heights: Sequence[float]
+) -> tuple[npt.NDArray[np.uint8], Mask, Mask]:
+    """Render slices of a scene whose nodule is a ball: the image "d h w" uint8, and the masks of core and nodule.
+
+    heights: of the slices over the center of the nodule, in scene coordinates.
+    """
+    drift = rng.uniform(-0.8, 0.8, (len(scene.distractors), 2))
+    slices = [_render_slice(_section(scene, z, drift), rng, size, _section_radii(scene.nodule, z))[:3] for z in heights]
+    image, to_core, to_halo = (np.stack(part) for part in zip(*slices, strict=True))
+    return image, *_nodule_masks(to_core, to_halo)
+
+
+def _section(scene: Scene, z: float, drift: Plane) -> Scene:
+    """Return the scene of a slice: other vessels cross it elsewhere, and the feeding one stays near the middle."""
+    moved = [
+        replace(tube, x=tube.x + z * dx, y=tube.y + z * dy)
+        for tube, (dx, dy) in zip(scene.distractors, drift.tolist(), strict=True)
+    ]
+    feeder = replace(scene.feeder, contrast=scene.feeder.contrast * math.exp(-((z / 0.1) ** 2)))
+    return replace(scene, feeder=feeder, distractors=tuple(moved))
+
+
+def _section_radii(nodule: Nodule, z: float) -> tuple[float, float]:
+    """Return the radii of core and halo in a slice, relative to those in the middle; negative beyond the ball."""
+    ratios = (abs(z) / nodule.radius, abs(z) / (nodule.growth * nodule.radius))
+    core, halo = (math.sqrt(1.0 - u * u) if u < 1.0 else 1.0 - u for u in ratios)
+    return core, halo
+
+
+def _render_slice(
+    scene: Scene, rng: np.random.Generator, size: int, radii: tuple[float, float]
+) -> tuple[npt.NDArray[np.uint8], Plane, Plane, Mask]:
+    """Render the image "h w" uint8, the distances from core and halo, and the mask of the feeding vessel.
+
+    radii: of core and halo, relative to those of the nodule.
+    """
     x, y = _grid(size)
-    to_core, to_halo = _nodule_distances(scene.nodule, x, y)
+    to_core, to_halo = _nodule_distances(scene.nodule, x, y, radii)
     texture, mottle = _texture(rng, size)
     in_core = _inside(to_core, _edge_width(size, scene.nodule.core_edge))
     in_halo = _inside(to_halo, _edge_width(size, scene.nodule.halo_edge))
@@ -35,8 +78,7 @@ def render(scene: Scene, rng: np.random.Generator, size: int) -> tuple[npt.NDArr
     if scene.wall is not None:
         image = _add_wall(image, scene.wall, x, y, mottle, size)
     image = image + _grain(rng, size)
-    core, whole = _nodule_masks(to_core, to_halo)
-    return np.clip(np.rint(image), 0, 255).astype(np.uint8), core, whole, feeder
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8), to_core, to_halo, feeder
 
 
 @lru_cache(maxsize=8)
@@ -57,7 +99,7 @@ def _inside(distance: Plane, width: float) -> Plane:
     return inside
 
 
-def _nodule_distances(nodule: Nodule, x: Plane, y: Plane) -> tuple[Plane, Plane]:
+def _nodule_distances(nodule: Nodule, x: Plane, y: Plane, radii: tuple[float, float]) -> tuple[Plane, Plane]:
     """Return the radial distances from the outlines of core and halo, negative inside. The halo follows the core."""
     dx, dy = x - nodule.x, y - nodule.y
     rho = np.hypot(dx, dy)
@@ -69,7 +111,7 @@ def _nodule_distances(nodule: Nodule, x: Plane, y: Plane) -> tuple[Plane, Plane]
         extra += (order * np.complex64(b)).real
         order = order * turn
     core *= nodule.radius
-    return rho - core, rho - nodule.growth * core * extra
+    return rho - radii[0] * core, rho - radii[1] * (nodule.growth * core * extra)
 
 
 def _nodule_masks(to_core: Plane, to_halo: Plane) -> tuple[Mask, Mask]:

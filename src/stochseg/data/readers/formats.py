@@ -40,10 +40,10 @@ def read_picture(content: bytes, where: str, palette: Palette, *, oriented: bool
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = "no known format" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         raise UserError(f"{where} cannot be read as an image ({reason}); it is damaged or of another kind") from None
-    return replace(picture, values=_compact(picture.values, where))
+    return replace(picture, values=compact(picture.values, where))
 
 
-def _compact(values: Pixels, where: str) -> Pixels:
+def compact(values: Pixels, where: str) -> Pixels:
     """Convert to native byte order and at most 32 bits, as torch and the packed store need them."""
     if values.dtype == bool:
         return values.astype(np.uint8)

@@ -61,14 +61,14 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Volume:
-    """A NIfTI array "x y z …" and its geometry."""
+    """An array "x y z …" and its geometry as in NIfTI: x to the right, y to the front, z to the head."""
 
     values: Pixels
     affine: npt.NDArray[np.float64]
     """Array index to position, "4 4", in the unit of the file."""
-    header: Any
-    """The nibabel header."""
-    unit: float
+    header: Any = None
+    """The nibabel header; None for a volume of another format, which always states its orientation."""
+    unit: float = 1.0
     """Millimeters per unit of the affine."""
 
     def slicing(self, axis: int | Plane | None = None) -> Slicing:
@@ -99,7 +99,7 @@ class Volume:
     @property
     def is_oriented(self) -> bool:
         """Whether the file states its orientation."""
-        return bool(self.header["sform_code"] or self.header["qform_code"])
+        return self.header is None or bool(self.header["sform_code"] or self.header["qform_code"])
 
     def _orientation(self) -> tuple[list[int], list[int]]:
         """The axis of space that each axis of the array is closest to, and whether it runs along (1) or against (-1)
@@ -138,6 +138,18 @@ def read_volume(source: Path | bytes, where: str) -> Volume:
     if values.dtype.kind not in "buif":
         raise UserError(f"{where}: expected one number per voxel, got {values.dtype}; split it into its channels")
     return Volume(values, image.affine, image.header, unit)
+
+
+def stated_shape(source: Path | bytes, where: str) -> tuple[int, ...]:
+    """Read the shape of the array of a NIfTI file from its header."""
+    nibabel = require("nibabel", "medical", where)
+    try:
+        return tuple(int(length) for length in _open(nibabel, source, where).shape)
+    except UserError:
+        raise
+    except Exception as error:  # see `read_volume`
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{where} cannot be read as NIfTI ({reason}); it is damaged or cut short") from None
 
 
 def _open(nibabel: Any, source: Path | bytes, where: str) -> Any:

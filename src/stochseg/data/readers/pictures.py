@@ -83,7 +83,8 @@ def several_images(where: str, found: str) -> SeveralImages:
     """Build the error for a file that contains more than one 2-D image."""
     return SeveralImages(
         f"{where} contains {found}, expected one 2-D image; save each as its own file (ID-000, ID-001, …) and set "
-        "`group` in dataset.yaml to the expression that finds the patient"
+        "`group` in dataset.yaml to the expression that finds the patient; if all images are volumes, set "
+        "`spatial_dims: 3` there"
     )
 
 

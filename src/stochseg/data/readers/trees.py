@@ -57,6 +57,11 @@ class Tree:
         hidden = ("__MACOSX", ".")
         return sorted(n for n in found if not any(part.startswith(hidden) for part in n.split("/")))
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether the files are on disk, not inside a zip."""
+        return self._zip is None
+
     def matching(self, pattern: str) -> Iterator[tuple[str, re.Match[str]]]:
         """Yield the files in whose name the pattern is found, with the match."""
         return ((name, found) for name in self.names if (found := re.search(pattern, name)))

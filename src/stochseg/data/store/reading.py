@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class Store:
 
 def _open_file(path: Path) -> Any:
     if not path.is_file():
-        raise UserError(f"no data at {path}; make it with: stochseg data import KIND SOURCE {path}")
+        raise UserError(f"no data at {path}; make it with: stochseg data import KIND SOURCE {quote(str(path))}")
     handle = open_hdf5(path)
     if handle.attrs.get("format") != FORMAT:
         raise UserError(

@@ -58,14 +58,16 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         ('P000-0', (1, 16, 16), ('ana', 'ben'))
     """
     h5py = load_h5py()
+    scratch = out.with_name(f".{out.name}.import")
     with locked(out.parent, f".{out.name}.lock"):
+        if out.exists():  # an import may have been killed after its last step
+            shutil.rmtree(scratch, ignore_errors=True)
         _check_plan(plan, out)
-        _write(h5py, plan, out, progress)
+        _write(h5py, plan, out, scratch, progress)
     return out
 
 
-def _write(h5py: Any, plan: Plan, out: Path, progress: Callable[[int, int], None]) -> None:
-    scratch = out.with_name(f".{out.name}.import")
+def _write(h5py: Any, plan: Plan, out: Path, scratch: Path, progress: Callable[[int, int], None]) -> None:
     mark = scratch / f"plan-{plan.fingerprint()[:16]}"
     if scratch.exists() and not mark.exists():
         shutil.rmtree(scratch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from stochseg.experiments.paper.costs import SUSTAINED_TFLOPS, cost
@@ -27,7 +28,7 @@ def list_tables() -> Table:
 
 
 def list_rows(name: str) -> Table:
-    """Build the list of a table's rows with their printed values and costs.
+    """Build the list of a table's rows with their printed values and costs, for terminals of 80 columns.
 
     Raises:
         UserError: if the table is unknown.
@@ -37,14 +38,17 @@ def list_rows(name: str) -> Table:
     out = Table(
         title=f"{table.title}; data: stochseg data import {form.importer} SOURCE {form.store}",
         caption=f"GPU-hours: one seed, at {SUSTAINED_TFLOPS:g} TFLOP/s; steps × batch size",
+        box=SIMPLE_HEAD,
+        padding=0,
     )
     out.add_column("--row", no_wrap=True)
-    for column in ("printed as", *table.columns.values(), "steps", "GPU-hours"):
-        out.add_column(column, justify="left" if column == "printed as" else "right", overflow="fold")
+    out.add_column("printed as")
+    for column in (*table.columns.values(), "steps", "GPU-hours"):
+        out.add_column(column.replace("-", "-\n"), justify="right", no_wrap=True)
     for row in table.rows:
         price = cost(table.data, row.training)
         cells = [row.cells.get(column) for column in table.columns]
-        values = ["" if cell is None else cell.printed for cell in cells]
-        steps = f"{price.steps:,} × {price.batch_size}"
+        values = ["" if cell is None else cell.printed.replace("±", "\n±") for cell in cells]
+        steps = f"{price.steps:,}\n× {price.batch_size}"
         out.add_row(row.training, row.title, *values, steps, f"{price.gpu_hours:,.0f}")
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,40 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
             to, or highdicom is not installed.
     """
     fused = samples.fused().cpu().numpy().astype(label_type(samples.num_classes))
-    return segmentation(fused, headers, info, samples.labels.shape[1], algorithm)
+    return segmentation(fused, headers, class_segments(info), samples.labels.shape[1], algorithm)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment. label: its name; kind and kind_name: number and name of its class; color: "#rrggbb"; lesion: the
+    lesion that it belongs to, if it was segmented alone."""
+
+    label: str
+    kind: int
+    kind_name: str
+    color: str
+    lesion: str = ""
+
+
+def class_segments(info: DatasetInfo, lesion: str = "") -> list[Segment]:
+    """One segment per class except the first, of a whole image or of one lesion, whose id becomes their label."""
+    segments = []
+    for kind in range(1, info.num_classes):
+        name = info.names[kind].strip() or f"class {kind}"
+        label = (lesion if info.num_classes == 2 else f"{lesion}: {name}") if lesion else name
+        segments.append(Segment(label[:LONGEST_TEXT], kind, name[:LONGEST_TEXT], info.colors[kind], lesion))
+    return segments
 
 
 def segmentation(
-    fused: LabelArray, headers: Sequence[Any], info: DatasetInfo, num_samples: int, algorithm: str = "stochseg"
+    fused: LabelArray,
+    headers: Sequence[Any],
+    segments: Sequence[Segment],
+    num_samples: int,
+    algorithm: str = "stochseg",
 ) -> Any:
-    """Build the segmentation of a fused map "s h w"."""
+    """Build the segmentation of a map "s h w" with the numbers of the segments, from 1, or of "s h w m" with one mask
+    per segment, which may overlap."""
     highdicom = require("highdicom", "medical", "writing DICOM SEG")
     if len(headers) != len(fused):
         raise UserError(f"expected one DICOM header per slice, got {len(headers)} for {len(fused)} slices")
@@ -66,7 +94,7 @@ def segmentation(
                 source_images=[_with_required_tags(header) for header in headers],
                 pixel_array=fused,
                 segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-                segment_descriptions=_segments(highdicom, info, algorithm),
+                segment_descriptions=_describe_segments(highdicom, segments, algorithm),
                 series_instance_uid=highdicom.UID(),
                 series_number=1000 + int(headers[0].get("SeriesNumber") or 0) % 1000,
                 sop_instance_uid=highdicom.UID(),
@@ -87,27 +115,25 @@ def segmentation(
             ) from None
 
 
-def _segments(highdicom: Any, info: DatasetInfo, algorithm: str) -> list[Any]:
-    """Describe one segment per class except the first."""
+def _describe_segments(highdicom: Any, segments: Sequence[Segment], algorithm: str) -> list[Any]:
     codes = require("pydicom", "medical", "writing DICOM SEG").sr.codedict.codes
     identification = highdicom.AlgorithmIdentificationSequence(
         name=algorithm, family=codes.DCM.ArtificialIntelligence, version=__version__
     )
-    segments = []
-    for label in range(1, info.num_classes):
-        name = (info.names[label].strip() or f"class {label}")[:LONGEST_TEXT]
-        segments.append(
-            highdicom.seg.SegmentDescription(
-                segment_number=label,
-                segment_label=name,
-                segmented_property_category=codes.SCT.Tissue,
-                segmented_property_type=highdicom.sr.CodedConcept(str(label), CODING_SCHEME, name),
-                algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
-                algorithm_identification=identification,
-                display_color=highdicom.color.CIELabColor.from_rgb(*rgb_bytes(info.colors[label])),
-            )
+    return [
+        highdicom.seg.SegmentDescription(
+            segment_number=number,
+            segment_label=segment.label,
+            segmented_property_category=codes.SCT.Tissue,
+            segmented_property_type=highdicom.sr.CodedConcept(str(segment.kind), CODING_SCHEME, segment.kind_name),
+            algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+            algorithm_identification=identification,
+            display_color=highdicom.color.CIELabColor.from_rgb(*rgb_bytes(segment.color)),
+            tracking_id=segment.lesion or None,
+            tracking_uid=highdicom.UID() if segment.lesion else None,
         )
-    return segments
+        for number, segment in enumerate(segments, start=1)
+    ]
 
 
 def _with_required_tags(header: Any) -> Any:
@@ -123,12 +149,12 @@ def check_headers(headers: Sequence[Any], info: DatasetInfo, size: tuple[int, in
     for tag in ("StudyInstanceUID", "FrameOfReferenceUID"):
         if len({str(header.get(tag)) for header in headers}) > 1:
             raise UserError(f"its slices have different values of {tag}; fix their headers")
-    segmentation(np.zeros((1, *size), label_type(info.num_classes)), headers[:1], info, num_samples=1)
+    empty = np.zeros((1, *size), label_type(info.num_classes))
+    segmentation(empty, headers[:1], class_segments(info), num_samples=1)
 
 
 def write_dicom_seg(prediction: Prediction, file: Path) -> None:
     """Write the fused map of a DICOM series as a DICOM Segmentation."""
     result = prediction.result
-    segmentation(
-        result.fused, prediction.stack.headers, prediction.info, result.labels.shape[1], prediction.model
-    ).save_as(file)
+    segments, num_samples = class_segments(prediction.info), result.labels.shape[1]
+    segmentation(result.fused, prediction.stack.headers, segments, num_samples, prediction.model).save_as(file)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stochseg._version import __version__
+from stochseg.data.readers.pictures import Pixels
 from stochseg.errors import unknown_name
 from stochseg.extras import require
 from stochseg.inference.result import PARTS, StackResult
@@ -44,21 +45,26 @@ def to_nifti(samples: Samples, part: str = "fused", lattice: Lattice | None = No
 
 def nifti_image(result: StackResult, part: str, lattice: Lattice | None = None) -> Any:
     """Build the image of `to_nifti` from compact arrays."""
-    nibabel = require("nibabel", "medical", "writing NIfTI")
     volumes = [name for name in PARTS if name != "weights"]
     if part not in volumes:
         raise unknown_name("part", part, volumes)
-    lattice = Lattice(np.eye(4)) if lattice is None else lattice
     stack = getattr(result, part)
-    data = lattice.slicing.assemble(np.moveaxis(stack, 1, -1) if stack.ndim == 4 else stack)
+    stack = np.moveaxis(stack, 1, -1) if stack.ndim == 4 else stack
+    return volume_image(stack, part, Lattice(np.eye(4)) if lattice is None else lattice)
+
+
+def volume_image(stack: Pixels, name: str, lattice: Lattice) -> Any:
+    """Build the image of a stack "s h w …" of integer labels or of floats; name: of what it shows."""
+    nibabel = require("nibabel", "medical", "writing NIfTI")
+    data = lattice.slicing.assemble(stack)
     large = isinstance(lattice.header, nibabel.Nifti2Header) or max(data.shape) > NIFTI_1_LIMIT
     kind = nibabel.Nifti2Image if large else nibabel.Nifti1Image
     header = None if lattice.header is None else kind.header_class.from_header(lattice.header, check=False)
     image = kind(data, lattice.affine, header, dtype=data.dtype)
     space = image.header.get_xyzt_units()[0]
     image.header.set_xyzt_units("mm" if space == "unknown" else space)
-    image.header.set_intent("label" if part in ("labels", "fused") else "none")
-    image.header["descrip"] = f"stochseg {__version__} {part}".encode()
+    image.header.set_intent("label" if data.dtype.kind == "u" else "none")
+    image.header["descrip"] = f"stochseg {__version__} {name}".encode()
     image.header["cal_min"] = image.header["cal_max"] = 0  # the display range was that of the input's intensities
     if data.ndim == 4:
         image.header["pixdim"][4] = 1

@@ -1,0 +1,124 @@
+"""Flip every bit of a small store and of a small checkpoint, one at a time, and read it.
+
+    python -m tests.torture.bits --out bits.csv
+
+A flipped bit must be refused, or change nothing: HDF5 has bytes that no reader looks at. Parts of files that the CSV
+already contains are skipped, so an interrupted call continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stochseg.data.importers.plans import Item, Plan, Provenance, Record
+from stochseg.data.store import Store, write_store
+from stochseg.errors import UserError
+from stochseg.files import write_csv
+from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from stochseg.types import DatasetInfo
+from tests.faults.test_faults_checksums import FILES, parts
+from tests.torture.record import facts
+
+PART = 512
+"""Bytes per row of the CSV."""
+
+
+def small_store(file: Path) -> Path:
+    """Write a store of one image of 4×4 pixels and one rater."""
+    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    names = ("id", "group", "train")
+    record = Record(*names, pixels[..., None], (pixels > 7).astype(np.uint8)[None], ("ana",), (1.0, 1.0))
+    info = DatasetInfo(num_classes=2, image_channels=1)
+    return write_store(Plan(info, Provenance(kind="x", source="y"), [Item(*names, lambda: record)], 1), file)
+
+
+def read_store(file: Path) -> object:
+    """Everything that a store says."""
+    data = Store("train", path=str(file))
+    example = data[0]
+    pixels = [(tensor.dtype, tensor.tolist()) for tensor in (example.image, example.raters)]
+    return (
+        len(data),
+        data.info,
+        data.provenance,
+        example.id,
+        example.group,
+        example.rater_names,
+        example.spacing,
+        pixels,
+    )
+
+
+def read_checkpoint(file: Path, name: str) -> object:
+    folder = file.parents[name.count("/")]
+    model, average, optimizer = parts()
+    progress = load_checkpoint(folder, model, average, optimizer)
+    moments = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    tensors = [*model.state_dict().values(), *average.model.state_dict().values(), *moments]
+    return progress, [tensor.tolist() for tensor in tensors]
+
+
+def flip_all(file: Path, read: Callable[[Path], object], places: range) -> Counter[str]:
+    """Read a file once with each bit of these bytes flipped, and count the outcomes."""
+    content, expected, counts = file.read_bytes(), read(file), Counter[str]()
+    for bit in range(8 * places.start, 8 * places.stop):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.unlink()  # a new file: an inspected one is known by its time
+        file.write_bytes(damaged)
+        try:
+            counts["same" if read(file) == expected else "wrong"] += 1
+        except UserError:
+            counts["refused"] += 1
+        except Exception as error:
+            print(f"{file.name} bit {bit}: {error!r}", file=sys.stderr)
+            counts["traceback"] += 1
+    file.write_bytes(content)
+    return counts
+
+
+def one_part(file: Path, read: Callable[[Path], object], places: range) -> dict[str, object]:
+    """Flip the bits of a part of a file; returns a row."""
+    start = time.monotonic()
+    counts = flip_all(file, read, places)
+    outcomes = {key: counts[key] for key in ("refused", "same", "wrong", "traceback")}
+    seconds = round(time.monotonic() - start, 1)
+    return {"first_byte": places.start, "bytes": len(places), "bits": 8 * len(places), **outcomes, "seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bits.csv"), help="CSV; files in it are not repeated")
+    out = parser.parse_args().out
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = list(csv.DictReader(out.open())) if out.exists() else []
+    done = {(row["file"], str(row["first_byte"])) for row in rows}
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
+        last = Path(scratch) / "last"
+        save_checkpoint(last, *parts(), Progress(step=1))
+        cases = {f"checkpoint: {name}": (last / name, partial(read_checkpoint, name=name)) for name in FILES}
+        cases["store"] = (small_store(Path(scratch) / "store.h5"), read_store)
+        for title, (file, read) in cases.items():
+            size = file.stat().st_size
+            for first in range(0, size, PART):
+                if (title, str(first)) not in done:
+                    rows.append(
+                        {"file": title, **one_part(file, read, range(first, min(first + PART, size))), **facts()}
+                    )
+                    write_csv(out, rows)
+    sys.exit(any(int(row["wrong"]) + int(row["traceback"]) for row in rows))
+
+
+if __name__ == "__main__":
+    main()
