@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from stochseg.data import has_single_annotations, spread
@@ -183,8 +182,7 @@ class _Run:
             if config.start_from is not None:
                 self._start_from(load(config.start_from))
         self.model.to(processes.device)
-        ddp = partial(DistributedDataParallel, find_unused_parameters=self.model.idle_parameters)
-        self.parallel = ddp(self.model) if processes.world > 1 else self.model
+        self.parallel = processes.parallel(self.model, idle_parameters=self.model.idle_parameters)
         self.average = MovingAverage(self.model, config.ema, config.ema_warmup)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
