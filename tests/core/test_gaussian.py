@@ -271,6 +271,26 @@ def test_two_points_are_reproduced_with_their_probabilities(name):
     assert (out > 0).float().mean().item() == pytest.approx(0.3, abs=0.035)
 
 
+@pytest.mark.parametrize(("ahead", "expected"), [(0.0, [7, 2]), (1.0, [4, 1]), (0.2, [6, 1]), (9.0, [1, 1])])
+def test_jumps_go_ahead_of_the_time_that_the_network_is_told(ahead, expected):
+    """From 10 to 7 and from 7 to 2, plus a multiple of these 3 and 5 steps, and at most to 1."""
+    told, jumps = [], []
+
+    def denoise(x_t, t, previous):
+        told.append(t.tolist())
+        return x_t, None
+
+    def step(process, x_t, x0, v, t, s, noise):
+        jumps.append((t, s))
+        return x_t
+
+    gaussian_walk(
+        denoise, torch.zeros(1, 1, 1, 1), (10, 7, 2), GaussianProcess(cosine(10)), step, noise(1), ahead=ahead
+    )
+    assert told == [[10], [7], [2]]
+    assert jumps == [(10, expected[0]), (7, expected[1])]
+
+
 def test_the_walk_passes_on_the_clamped_estimate_and_reports_every_call():
     process, seen, calls = GaussianProcess(cosine(10)), [], []
 

@@ -1,6 +1,7 @@
 """Add the results of new cases to golden.npz: `python -m tests.golden.record`.
 
-`--all` replaces the recorded results by those of this checkout, too: only when results are meant to change.
+`--all` replaces the recorded results by those of this checkout, too, and names of models those of these models: only
+when results are meant to change.
 """
 
 import json
@@ -31,6 +32,8 @@ def recorded() -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     arrays = {"platform": np.array(platform())} if "--all" in sys.argv else recorded()
+    again = tuple(f"{model}{end}" for model in sys.argv[1:] for end in "+/")  # with the options of a model
+    arrays = {key: value for key, value in arrays.items() if not key.startswith(again)}
     known = {key.rpartition("/")[0] for key in arrays}
     for name, compute in sample_cases().items():
         if name not in known:

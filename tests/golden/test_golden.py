@@ -12,6 +12,7 @@ import torch
 
 from stochseg import load
 from stochseg.data import open_all
+from stochseg.models.io import values_before
 from stochseg.models.registry import build
 from stochseg.training import read_config, train
 from stochseg.types import DatasetInfo
@@ -74,7 +75,8 @@ def test_old_descriptions_build_models_with_the_same_tensors(name):
     if name.startswith("smp:") and find_spec("segmentation_models_pytorch") is None:
         pytest.skip("segmentation_models_pytorch is not installed")
     old = MODELS[name]["config"]
-    model = build(old["model"], DatasetInfo.parse(old["info"]), old["config"])
+    options = {**values_before(old["model"], old["config"]), **old["config"]}  # as `load` does
+    model = build(old["model"], DatasetInfo.parse(old["info"]), options)
     assert {key: list(value.shape) for key, value in model.state_dict().items()} == MODELS[name]["tensors"]
 
 

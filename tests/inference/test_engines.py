@@ -14,15 +14,17 @@ from torch import nn
 from stochseg.config import Config
 from stochseg.errors import UserError
 from stochseg.inference import ENGINES, export, with_engine
+from stochseg.inference.exporter import first_calls
 from stochseg.inference.graphs import ModuleGraphs
 from stochseg.models import MODELS, load, save
 from stochseg.models.base import StochasticSegmenter
-from tests.support.models import images, lively
+from tests.support.models import SMALLEST, UNET, as_params, images, lively
 from tests.support.packages import install_package
 
 SHORT = {"num_timesteps": 20, "steps": 4}
-# One entry per model with accelerated modules.
+# Models whose networks are all accelerated, one for each kind of call: engines are tried thoroughly with these.
 ACCELERATED = {
+    "flow-ssn": {"image_unet": {**UNET, "attention": []}, "flow_unet": {**UNET, "attention": []}, "evaluations": 4},
     "ccdm": {**SHORT, "attention": []},
     "unet-ce": {"attention": []},
     "ccdm-fast": {**SHORT, "components": 2, "focus": 14},
@@ -65,8 +67,32 @@ def onnx_models():
     return get
 
 
-def test_every_model_with_accelerated_modules_is_tried():
-    assert set(ACCELERATED) == {name for name, cls in MODELS.items() if cls.accelerated_modules}
+def test_every_model_names_accelerated_modules():
+    assert [name for name, cls in MODELS.items() if not cls.accelerated_modules] == []
+
+
+@pytest.mark.parametrize("name", as_params(sorted(SMALLEST)))
+def test_accelerated_modules_map_tensors_row_by_row(name):
+    """Engines and export rely on it: tensors in, tensors out, and the first row depends on the first rows alone."""
+    model = lively(name)
+    with torch.no_grad():
+        for module, call in first_calls(model, (16, 16)).items():
+            assert call.tensors, "a module without inputs"
+            assert all(isinstance(x, torch.Tensor | int | None) for x in (*call.args, *call.kwargs.values()))
+            outputs = call.apply(model.get_submodule(module))
+            first = call.with_tensors([x[:1] for x in call.tensors]).apply(model.get_submodule(module))
+            for whole, row in zip(outputs, first, strict=True):
+                torch.testing.assert_close(whole[:1], row, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", as_params(sorted(set(SMALLEST) - set(ACCELERATED))))
+def test_bfloat16_engine_computes_every_model(name):
+    model, x = lively(name), images(1, h=32, w=32)
+    copy = with_engine(model, "bfloat16")
+    expected, got = one_call(model, x, 8), one_call(copy, x, 8)
+    assert fraction_differing(expected.labels, got.labels) <= BFLOAT16_CHAIN  # several networks in sequence
+    assert (expected.mean - got.mean).abs().mean() <= BFLOAT16_CHAIN
+    assert not torch.equal(got.mean, expected.mean), "nothing was rounded"
 
 
 # --- the same samples -------------------------------------------------------------------------------------

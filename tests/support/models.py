@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stochseg.data import Phantoms
-from stochseg.models import StochasticSegmenter, create
+from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.types import Batch, DatasetInfo
 
 M = TypeVar("M", bound=nn.Module)
@@ -24,7 +24,7 @@ SMALLEST = {
     "ccdm": UNET,
     "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
-    "ssn": {**UNET, "rank": 3, "draws": 4},
+    "ssn": {**UNET, "rank": 3, "draws": 4, "warmup": 0},  # in the warm-up, the covariance has no gradient
     # The default weight of 1/1000 would hide the gradients of the encoders from the test that looks for them.
     "cimd": {**UNET, "num_timesteps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
@@ -35,10 +35,13 @@ SMALLEST = {
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
     "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
+    "jprob-unet+none": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8, "conditioning": "none"},
     "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
+    "phiseg+wide": {"channels": [8, 8, 16], "convs": 1, "levels": 2, "joins": "wide"},
     "prob-unet": {"channels": [8, 16], "convs": 2, "latent": 3},
     "mose": {**UNET, "base": 12},
-    "car": {**UNET, "patch_width": 8, "latent": 4},
+    "car": {**UNET, "patch_width": 8, "latent": 4, "refiner_base": 8, "calibration_steps": 0},
+    "car+unet": {**UNET, "patch_width": 8, "latent": 4, **MODELS["car"].config_type.values_before},
     "pixelseg": {**UNET, **PIXELS},
     "pixelseg+raster": {**UNET, **PIXELS, "sampler": "raster"},
     "mose+weighted": {**UNET, "base": 12, "weighted": True},

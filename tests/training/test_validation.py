@@ -143,6 +143,18 @@ def test_logs_and_pictures(tiny_run, tmp_path, pictures):
     assert (out / "train.yaml").exists()
 
 
+def test_parts_of_the_loss_are_logged(tiny_run, tmp_path):
+    options = "model={name: prob-unet, options: {channels: [4, 4], convs: 1, latent: 2, beta: 3.0, l2: 0.0}}"
+    out = train(tiny_run(options, "steps=2", "log_every=1"), tmp_path / "run", device="cpu")
+    loss, cross_entropy, kl = (values(out, f"train/{part}") for part in ("loss", "cross_entropy", "kl"))
+    assert sorted(loss) == [1, 2]
+    for step in loss:
+        assert loss[step] == pytest.approx(cross_entropy[step] + 3 * kl[step] / 8**2, rel=1e-5)
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    assert {event.step: event.value for event in events.Scalars("train/kl")} == pytest.approx(kl)
+
+
 def test_the_best_model_has_an_entropy_profile(tiny_run, tmp_path):
     run = train(
         tiny_run("steps=2", "validation.calibration_images=1"),

@@ -79,6 +79,8 @@ class StochasticSegmenter(nn.Module):
     sampling_choices: ClassVar[Mapping[str, Collection[str]]] = {}
     """Names that a caller may choose per option, "sampler" and "grid"; the key "evaluations" (without names) is present
     if their number can be chosen. Noise can always be chosen."""
+    idle_parameters: ClassVar[bool] = False
+    """Whether a training step may leave some parameters without a gradient."""
     takes_volumes: ClassVar[bool] = False
     """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"

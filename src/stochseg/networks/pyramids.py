@@ -42,6 +42,18 @@ def twice(x: Tensor, mode: str = "bilinear") -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode=mode, align_corners=False if mode == "bilinear" else None)
 
 
+def halved(x: Tensor) -> Tensor:
+    """Average x "b c h w" over 2×2 pixels; a side of one pixel stays."""
+    h, w = x.shape[-2:]
+    return F.avg_pool2d(x, (min(2, h), min(2, w)))
+
+
+def enlarged(x: Tensor, like: Tensor, mode: str = "bilinear") -> Tensor:
+    """Undo `halved`: resize x to the height and width of `like`."""
+    size = like.shape[-2:]
+    return F.interpolate(x, size=size, mode=mode, align_corners=False if mode == "bilinear" else None)
+
+
 MIXING_GROUPS = 8
 
 
@@ -51,21 +63,22 @@ def _mixing(channels: Sequence[int], volumes: bool) -> nn.ModuleList:
 
 
 class Contracting(nn.Module):
-    """One stage per level, with average pooling by 2 between levels; in volumes, each stage ends with `SliceMixing`."""
+    """One stage per level, each at half the resolution of the one before (`halved`); in volumes, each stage ends with
+    `SliceMixing`."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], stage: Stage, *, volumes: bool = False):
         super().__init__()
         self.stages = nn.ModuleList([stage(a, b) for a, b in pairwise((in_channels, *channels))])
         self.mixing = _mixing(channels, volumes)
 
-    def forward(self, x: Tensor, depth: int = 1) -> list[Tensor]:
+    def forward(self, x: Tensor, depth: int = 1) -> tuple[Tensor, ...]:
         """Map x "b c h w" to the features of all levels, finest first. depth: slices per volume."""
         levels: list[Tensor] = []
         for level, stage in enumerate(self.stages):
-            x = stage(F.avg_pool2d(x, 2) if levels else x)
+            x = stage(halved(x) if levels else x)
             x = self.mixing[level](x, depth) if self.mixing else x
             levels.append(x)
-        return levels
+        return tuple(levels)
 
 
 class Expanding(nn.Module):
@@ -94,12 +107,12 @@ class Expanding(nn.Module):
         self.stages = nn.ModuleList([stage(a + b, a) for a, b in pairwise(incoming)])
         self.mixing = _mixing(channels[:-1], volumes)
 
-    def forward(self, x: Tensor, finer: Sequence[Tensor], depth: int = 1) -> Tensor:
+    def forward(self, x: Tensor, *finer: Tensor, depth: int = 1) -> Tensor:
         """Map x at the coarsest level and the features of the finer levels, finest first, to the finest level.
 
         depth: slices per volume.
         """
         for level, skip in reversed(list(enumerate(finer))):
-            x = self.stages[level](torch.cat([twice(x, self.mode), skip], dim=1))
+            x = self.stages[level](torch.cat([enlarged(x, skip, self.mode), skip], dim=1))
             x = self.mixing[level](x, depth) if self.mixing else x
         return x

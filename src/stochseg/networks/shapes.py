@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def pad_to_multiple(x: Tensor, multiple: int, mode: str = "replicate") -> Tensor:
+def pad_to_multiple(x: Tensor, multiple: int | tuple[int, int], mode: str = "replicate") -> Tensor:
     """Pad height and width at their end to multiples of a number.
 
     Args:
         x: Maps "b c *space"; the slices of volumes stay as they are.
-        multiple: Number that divides height and width of the result.
+        multiple: Number that divides height and width of the result, or one number for each.
         mode: Mode of `torch.nn.functional.pad`: "replicate" repeats the edge, "constant" adds zeros.
 
     Returns:
@@ -25,7 +25,8 @@ def pad_to_multiple(x: Tensor, multiple: int, mode: str = "replicate") -> Tensor
         >>> pad_to_multiple(torch.zeros(1, 3, 130, 96), 16).shape
         torch.Size([1, 3, 144, 96])
     """
-    amounts = [amount for size in reversed(x.shape[-2:]) for amount in (0, -size % multiple)]  # from the last axis
+    h, w = (multiple, multiple) if isinstance(multiple, int) else multiple
+    amounts = [0, -x.shape[-1] % w, 0, -x.shape[-2] % h]  # from the last axis
     slices = [0] * (2 * x.ndim - 8)  # torch pads 5-D maps by their edge in three axes only
     return F.pad(x, amounts + slices, mode=mode) if any(amounts) else x
 

@@ -11,6 +11,8 @@ from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
@@ -42,6 +44,12 @@ class Processes:
         summed = values.to(self.device)
         dist.all_reduce(summed)
         return summed.cpu()
+
+    def parallel(self, module: nn.Module, *, idle_parameters: bool) -> nn.Module:
+        """Average the gradients of a module over all processes; a step may leave idle parameters without one."""
+        if self.world == 1:
+            return module
+        return DistributedDataParallel(module, find_unused_parameters=idle_parameters)
 
     def in_main(self, act: Callable[[], T]) -> T | None:
         """Run a function in the main process while the others wait; its UserError is raised in all of them."""

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from stochseg.data import has_single_annotations, spread
@@ -50,6 +49,7 @@ from stochseg.training.run_folder import (
 from stochseg.training.splits import open_split, training_patches, training_view, with_augmentation
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
 from stochseg.training.validation import score_images
+from stochseg.types import Losses
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -182,7 +182,7 @@ class _Run:
             if config.start_from is not None:
                 self._start_from(load(config.start_from))
         self.model.to(processes.device)
-        self.parallel = DistributedDataParallel(self.model) if processes.world > 1 else self.model
+        self.parallel = processes.parallel(self.model, idle_parameters=self.model.idle_parameters)
         self.average = MovingAverage(self.model, config.ema, config.ema_warmup)
         groups = [{"lr_factor": 1.0, **group} for group in self.model.parameter_groups()]
         self.optimizer = OPTIMIZERS[config.optimizer](groups, lr=config.lr, weight_decay=config.weight_decay)
@@ -283,16 +283,16 @@ class _Run:
                         raise draw
                     with delayed_interrupts():  # a checkpoint must never hold half an optimizer step
                         lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
-                        loss, norm = self._step(draw, lr)
+                        losses, norm = self._step(draw, lr)
                         self.progress.step += 1
                         self.progress.seconds = time.perf_counter() - began
                         if config.minutes is not None:  # the mean, so that all processes take the same steps
                             self.progress.seconds = self._mean(self.progress.seconds)
                         step, over = self.progress.step, self._over()
                         if step % config.log_every == 0 or over:
-                            record = {"train/loss": loss, "train/lr": lr, "train/gradient_norm": norm}
-                            log.scalars(self.progress, record)
-                    show(loss)
+                            record = {f"train/{part}": self._mean(value.item()) for part, value in losses.items()}
+                            log.scalars(self.progress, {**record, "train/lr": lr, "train/gradient_norm": norm})
+                    show(losses["loss"].item())
                     self._validate_if_due(log)
                     if step % config.save_every == 0 or over:
                         self.save()
@@ -310,8 +310,8 @@ class _Run:
     def _over(self) -> bool:
         return self.config.is_over(self.progress.step, self.progress.seconds)
 
-    def _step(self, draw: Draw, lr: float) -> tuple[float, float]:
-        """Take one optimizer step and return the loss over all processes and the norm of the gradient."""
+    def _step(self, draw: Draw, lr: float) -> tuple[Losses, float]:
+        """Take one optimizer step and return the losses of this process and the norm of the gradient."""
         device, batch = self.processes.device, draw.batch
         # For networks with dropout; everything else draws from the noise of its keys.
         place = (self.config.seed, self.progress.step, self.processes.rank)
@@ -320,14 +320,14 @@ class _Run:
             group["lr"] = lr * group["lr_factor"]
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
-            loss = self.parallel(
+            losses: Losses = self.parallel(
                 batch.image.to(device), batch.raters.to(device), mask, keys=draw.keys, rater_count=batch.rater_count
-            )["loss"]
-        value = self._mean(loss.item())
+            )
+        value = self._mean(losses["loss"].item())
         if not math.isfinite(value):
             self._diverged("loss", value)
         self.optimizer.zero_grad(set_to_none=True)
-        self.amp.backward(loss)
+        self.amp.backward(losses["loss"])
         self.amp.scaler.unscale_(self.optimizer)
         limit = self.config.clip if self.config.clip is not None else math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
@@ -335,7 +335,7 @@ class _Run:
             self._diverged("gradient", norm)
         self.amp.step(self.optimizer)
         self.average.update(self.model)
-        return value, norm
+        return losses, norm
 
     def _diverged(self, what: str, value: float) -> None:
         raise TrainingDiverged(

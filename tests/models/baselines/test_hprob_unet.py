@@ -161,6 +161,23 @@ def test_latents_are_at_the_coarsest_scales():
     assert joined.shape == (1, 5, 8, 8)
 
 
+def test_small_images_are_padded_to_a_power_of_two_only():
+    """Of 24×3 pixels 32×4 are computed, and a side of one pixel stays: the image alone decides the cost."""
+    model = hprob_unet(channels=[4] * 8, latents=[1, 1, 1, 1])
+    features = model.encode(images(1, 1, 24, 3)).tensors
+    sizes = [(32, 4), (16, 2), (8, 1), (4, 1), (2, 1), (1, 1), (1, 1), (1, 1)]
+    assert [tuple(f.shape[2:]) for f in features] == sizes
+    logits, gaussians = model.logits(model.encode(images(1, 1, 24, 3)), draws_from(SeededNoise([(0,)])))
+    assert logits.shape == (1, 2, 24, 3)
+    assert [tuple(g.mean.shape[2:]) for g in gaussians] == sizes[:-5:-1]
+
+
+def test_images_larger_than_the_scales_are_padded_to_multiples():
+    model = hprob_unet()  # three scales
+    assert model.padded(torch.zeros(1, 1, 9, 16)).shape == (1, 1, 12, 16)
+    assert model.padded(torch.zeros(1, 1, 3, 1)).shape == (1, 1, 4, 1)
+
+
 def test_a_finer_latent_depends_on_the_coarser_ones():
     model = hprob_unet()
     features, fine = model.prior.encoder(IMAGE[:1]), torch.zeros(1, 2, 4, 4)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.optimize import linprog
 
 from stochseg.errors import UserError
@@ -15,6 +16,22 @@ IMAGE, RATERS = images(2, 1, 8, 8), labels(2, 3, 2, 8, 8)
 
 def mose(**config):
     return perturb(fresh("mose", **config), 0.2)
+
+
+def test_gate_learns_as_released(monkeypatch):
+    """The released KL: between the weights of all samples, averaged over them."""
+    plans = []
+    monkeypatch.setattr(
+        "stochseg.models.baselines.mose.coupling", lambda *rest: plans.append(coupling(*rest)) or plans[-1]
+    )
+    model = mose()
+    gate = list(model.experts.gate.parameters())
+    got = torch.autograd.grad(model(IMAGE, RATERS, keys=[(0,), (1,)])["loss"], gate)
+    _, log_gate = model.encode(IMAGE)
+    weights = (log_gate.exp() / 4).repeat_interleave(4, dim=1)
+    released = F.kl_div(weights.log(), plans[0].sum(2), reduction="sum") / weights.numel()
+    for a, b in zip(got, torch.autograd.grad(released, gate), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def least_cost(cost, demand, cap):

@@ -32,7 +32,7 @@ def test_resolutions_are_those_of_the_paper():
     gaussians, latents = model.prior.descend(model.prior.encode(image), draws_from(SeededNoise([(0,)])))
     assert [z.shape for z in latents] == [(1, 2, s, s) for s in (16, 8, 4, 2, 1)]
     assert [g.mean.shape for g in gaussians] == [z.shape for z in latents]
-    assert [s.shape for s in model.likelihood(latents)] == [(1, 2, s, s) for s in (64, 32, 16, 8, 4)]
+    assert [s.shape for s in model.likelihood(*latents)] == [(1, 2, s, s) for s in (64, 32, 16, 8, 4)]
 
 
 def test_loss_is_a_sum_over_levels_with_kl_weights_of_four_to_the_level():
@@ -43,7 +43,7 @@ def test_loss_is_a_sum_over_levels_with_kl_weights_of_four_to_the_level():
     seen = torch.cat([x, F.one_hot(y[:, 0], 3).permute(0, 3, 1, 2).float()], 1)
     q, z = model.posterior.descend(model.posterior.encode(seen), draws_from(noise))
     p, _ = model.prior.descend(model.prior.encode(x), given(z[::-1]))
-    s = model.likelihood(z)
+    s = model.likelihood(*z)
     up = [F.interpolate(level, scale_factor=2.0**i) for i, level in enumerate(s)]
     sums = [up[0] + up[1] + up[2], up[1] + up[2], up[2]]
     expected = sum(F.cross_entropy(logits, y[:, 0]) for logits in sums)
@@ -62,7 +62,7 @@ def test_training_decodes_latents_of_the_posterior_and_sampling_those_of_the_pri
             lambda *rest, descend=descend, part=part: chosen.append((part, descend(*rest))) or chosen[-1][1],
         )
     likelihood = model.likelihood.forward
-    monkeypatch.setattr(model.likelihood, "forward", lambda z: decoded.append(z) or likelihood(z))
+    monkeypatch.setattr(model.likelihood, "forward", lambda *z: decoded.append(z) or likelihood(*z))
 
     model(IMAGE, RATERS)
     (first, (_, q)), (second, (_, p)) = chosen
@@ -91,3 +91,25 @@ def test_more_levels_than_resolutions_are_refused():
 def test_default_is_the_lidc_model():
     config = create("phiseg").config
     assert (config.channels, config.levels, config.latent) == ((32, 64, 128, 192, 192, 192, 192), 5, 2)
+
+
+def test_joins_have_the_released_channels():
+    """Convolutions by name: (channels in, channels out), read off the released networks, levels from fine to coarse."""
+    model = create("phiseg")
+
+    def convs(module):
+        return [(m.in_channels, m.out_channels) for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
+
+    prior, likelihood = model.prior, model.likelihood
+    for level, (features, joined) in enumerate([(128, 32), (192, 64), (192, 128), (192, 192)]):
+        assert convs(prior.enlarged[level]) == [(2, 64), (64, 64)]
+        assert convs(prior.joined[level]) == [(features + 64, joined), (joined, joined)]
+        assert convs(prior.heads[level]) == [(joined, 4)]
+    carried = [128, 192, 192, 192, 192]
+    for level, width in enumerate([32, 64, 128, 192, 192]):
+        assert convs(likelihood.first[level]) == [(2, width), (width, width)]
+        assert convs(likelihood.lifts[level]) == [(width, width)] * 2
+        assert convs(likelihood.heads[level]) == [(carried[level], 2)]
+    for level, width in enumerate([32, 64, 128, 192]):
+        assert convs(likelihood.below[level]) == [(carried[level + 1], width)]
+        assert convs(likelihood.joined[level]) == [(2 * width, carried[level]), (carried[level], carried[level])]

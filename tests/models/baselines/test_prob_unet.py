@@ -22,7 +22,7 @@ def test_loss_is_cross_entropy_at_a_draw_of_the_posterior_and_kl():
     p = model.prior(x)
     z = q.mean + q.log_sigma.exp() * standard_normal(noise, (2, 2))
     *finer, coarsest = model.contracting(x)
-    features = model.combiner.from_features(model.expanding(coarsest, finer))
+    features = model.combiner.from_features(model.expanding(coarsest, *finer))
     sums = F.cross_entropy(model.combiner(features, z), y[:, 0], reduction="none").sum((1, 2))
     norm = sum((w**2).sum() for w in model.parameters())
     expected = (sums.mean() + 10 * q.kl(p).mean() + 0.01 * norm / 2) / 64

@@ -8,7 +8,8 @@ from torch.distributions import LowRankMultivariateNormal
 
 from stochseg.core import SeededNoise
 from stochseg.errors import UserError
-from stochseg.models.baselines.ssn import LowRankNormal, log_mean_likelihood
+from stochseg.models import load, save
+from stochseg.models.baselines.ssn import LowRankNormal, above_lowest, log_mean_likelihoods
 from tests.support.models import batch_sizes, fresh, images, labels
 
 
@@ -95,6 +96,43 @@ def test_infinite_factor_leaves_loss_and_gradient_finite():
         model.sample(image, 2)
 
 
+def test_spread_is_the_root_of_the_mean_variance():
+    low_rank = normal()
+    variances = reference(low_rank).covariance_matrix.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(low_rank.spread(), variances.mean().sqrt())
+
+
+def test_covariance_starts_small():
+    """Of the usual start of the layers, about a hundredth of the variance: draws are close to the mean."""
+    normal = fresh("ssn").distribution(images(2))
+    assert normal.spread() < 0.3
+    assert normal.factor.std() > 1e-3, "without any factor, all directions would be the same"
+
+
+# --- the region of interest -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", [(4, 5), (2, 4, 5)])
+def test_pixels_above_the_lowest_intensity_of_some_channel(space):
+    image = torch.randint(0, 3, (2, 2, *space), generator=torch.Generator().manual_seed(0)).float()
+    region = above_lowest(image)
+    for i in range(2):
+        expected = torch.zeros(space, dtype=torch.bool)
+        for channel in image[i]:
+            expected |= channel != channel.min()
+        assert torch.equal(region[i, 0], expected)
+
+
+def test_logits_outside_the_region_do_not_vary():
+    model, image = fresh("ssn", region="above-lowest").eval(), images(1, 1, 8, 8)
+    image[..., :3] = -1.0
+    low_rank, whole = model.distribution(image), fresh("ssn").distribution(image)
+    assert (low_rank.factor[..., :3] == 0).all()
+    torch.testing.assert_close(low_rank.diagonal[..., :3], torch.full((1, 2, 8, 3), model.config.epsilon))
+    for part in ("mean", "diagonal", "factor"):
+        torch.testing.assert_close(getattr(low_rank, part)[..., 3:], getattr(whole, part)[..., 3:])
+
+
 # --- the loss ---------------------------------------------------------------------------------------------
 
 
@@ -103,7 +141,7 @@ def test_log_mean_likelihood_is_the_brute_force_mean_of_products():
     some = torch.tensor([[[True, False], [True, True]], [[False, False], [True, True]]])
     for mask in (some, None):
         for i in range(2):
-            likelihoods = []
+            likelihoods, pixels = [], torch.zeros(2, 2, dtype=torch.float64)
             for j in range(5):
                 product = 1.0
                 for r in range(2):
@@ -111,9 +149,24 @@ def test_log_mean_likelihood_is_the_brute_force_mean_of_products():
                         p = logits[i, j, :, r, c].exp() / logits[i, j, :, r, c].exp().sum()
                         if mask is None or mask[i, r, c]:
                             product *= p[maps[i, r, c]].item()
+                            pixels[r, c] += p[maps[i, r, c]] / 5
+                        else:
+                            pixels[r, c] = 1
                 likelihoods.append(product)
-            expected = math.log(sum(likelihoods) / 5)
-            assert log_mean_likelihood(logits, maps, mask)[i].item() == pytest.approx(expected, abs=1e-12)
+            expected = math.log(sum(likelihoods) / 5), pixels.log().sum().item()
+            joint, single = log_mean_likelihoods(logits, maps, mask)
+            assert (joint[i].item(), single[i].item()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_mirrored_draws_are_punished():
+    """Of a good and an inverted draw, the likelihood of maps sees the good one, that of pixels the mean of both."""
+    logits = torch.zeros(1, 2, 2, 8, 8)
+    logits[:, 0, 1], logits[:, 1, 1] = -8.0, 8.0
+    maps = torch.zeros(1, 8, 8, dtype=torch.int64)
+    joint, single = log_mean_likelihoods(logits, maps, None)
+    good, _ = log_mean_likelihoods(logits[:, :1], maps, None)
+    assert joint.item() == pytest.approx(good.item() - math.log(2), abs=1e-3)
+    assert single.item() == pytest.approx(64 * math.log(0.5), rel=1e-3)
 
 
 def test_likelihoods_below_the_range_of_floats_are_averaged():
@@ -121,14 +174,14 @@ def test_likelihoods_below_the_range_of_floats_are_averaged():
     logits[:, 1] = torch.tensor([3.0, 0.0])[:, None, None]
     maps = torch.ones(1, 64, 64, dtype=torch.int64)
     one, other = 4096 * math.log(0.5), 4096 * -math.log1p(math.exp(3))
-    assert log_mean_likelihood(logits, maps, None).item() == pytest.approx(max(one, other) - math.log(2), rel=1e-5)
+    assert log_mean_likelihoods(logits, maps, None)[0].item() == pytest.approx(max(one, other) - math.log(2), rel=1e-5)
 
 
 def test_loss_draws_pairs_mirrored_about_the_mean(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "stochseg.models.baselines.ssn.log_mean_likelihood",
-        lambda logits, *rest: seen.append(logits) or log_mean_likelihood(logits, *rest),
+        "stochseg.models.baselines.ssn.log_mean_likelihoods",
+        lambda logits, *rest: seen.append(logits) or log_mean_likelihoods(logits, *rest),
     )
     model, image = fresh("ssn", draws=6), images(2, 1, 8, 8)
     with torch.no_grad():
@@ -142,13 +195,36 @@ def test_loss_draws_pairs_mirrored_about_the_mean(monkeypatch):
     assert not torch.allclose(deviation[0], deviation[1])
 
 
+def test_mean_learns_alone_by_cross_entropy_in_the_warm_up(tmp_path):
+    model, image, maps = fresh("ssn", warmup=2), images(2, 1, 8, 8), labels(2, 1, 2, 8, 8)
+    for step in range(3):
+        model.zero_grad(set_to_none=True)
+        loss = model(image, maps, keys=[(0, 0), (0, 1)])["loss"]
+        expected = torch.nn.functional.cross_entropy(model.distribution(image).mean, maps[:, 0])
+        loss.backward()
+        warm = step < 2
+        assert (model.factor.weight.grad is None) == (model.log_diagonal.weight.grad is None) == warm
+        assert torch.isclose(loss, 2 * expected, rtol=1e-5) == warm  # of maps and of pixels
+    resumed = load(save(model, tmp_path / "model")).train()
+    resumed(image, maps, keys=[(0, 0), (0, 1)])["loss"].backward()
+    assert resumed.factor.weight.grad is not None, "the steps of the warm-up are counted over restarts"
+
+
+def test_validation_does_not_count_as_warm_up():
+    model = fresh("ssn", warmup=1).eval()
+    model(images(1, 1, 8, 8), labels(1, 1, 2, 8, 8))
+    assert model.updates == 0
+
+
 def test_loss_estimates_the_likelihood_of_the_labels():
     """Many draws against integration over a grid, for one pixel, whose two logits differ by a normal number of known
     mean and variance."""
     model = fresh("ssn", draws=4000)
     image, raters = images(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.int64)
     with torch.no_grad():
-        loss = model(image, raters, keys=[(0,)])["loss"].item()
+        out = model(image, raters, keys=[(0,)])
+        loss = out["joint"].item()
+        assert out["loss"].item() == pytest.approx(2 * loss), "of one pixel, both likelihoods are the same"
         low_rank = model.distribution(image)
     covariance = reference(low_rank).covariance_matrix[0].double()
     mean = (low_rank.mean[0, 1] - low_rank.mean[0, 0]).item()

@@ -10,12 +10,12 @@ L_vlb is the variational bound that trains only the variance (Nichol and Dhariwa
 log-variance is interpolated between those of the forward jump and of the posterior. The encoders act only in training:
 sampling is a plain DDPM of T = 1000 steps.
 
-Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=48` gives
-22M); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is clamped to that range in the
-bound; the encoders have strided convolutions and group normalization (released: those of the Probabilistic U-Net), with
-a limit on the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two bins that meet
-at 0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 per class, and the
-label the largest.
+Differs from the original: the U-Net is the family's 9M one, so that methods and not sizes are compared (`base=50` gives
+the published size); masks are ±1 (released: 0 and 1, which the same schedule hides sooner), and x0 is clamped to that
+range in the bound; the encoders have strided convolutions and group normalization (released: those of the Probabilistic
+U-Net), with a limit on the log-variance; the term of the bound at t = 1 is the likelihood of a mask value under two
+bins that meet at 0, not of 256 gray values, in nats; with more than two classes the mask is a one-hot map of ±1 per
+class, and the label the largest.
 
 Cost: one U-Net pass per step and sample; 1000 steps by default.
 

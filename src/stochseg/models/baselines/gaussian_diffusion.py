@@ -30,6 +30,7 @@ class GaussianDiffusionConfig(DiffusionConfig):
     """The diffusion and the defaults of sampling."""
 
     sampler: str = Field("ddpm", description="ddpm or ddim")
+    ahead: float = Field(0.0, ge=0, description="jumps of the sampler go further than the grid by this part")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class GaussianDiffusion(Diffusion):
     """Base class: a subclass provides the codes, the network, the loss and the prediction of x0."""
 
     config_type: ClassVar[type[GaussianDiffusionConfig]] = GaussianDiffusionConfig
+    accelerated_modules = ("net.unet",)
     sampling_choices: ClassVar = {**Diffusion.sampling_choices, "sampler": core.GAUSSIAN_STEPS}
     config: GaussianDiffusionConfig
     net: ContinuousUNet
@@ -110,11 +112,12 @@ class GaussianDiffusion(Diffusion):
         assert options.sampler is not None
         step, grid = core.gaussian_step(options.sampler), self.time_grid(self.process.schedule, options)
         condition = self.net.encode(image)
+        walk = partial(core.gaussian_walk, ahead=self.config.ahead)
 
         def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
             denoise = partial(self.predict, condition=condition[rows.image])
             x_T = core.standard_normal(noise, (len(rows.image), self.codes.shape[1], *image.shape[2:]))
-            x0 = core.gaussian_walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
+            x0 = walk(denoise, x_T, grid, self.process, step, noise, lambda i, *_: report(i))
             return Drawn(self.probabilities(x0), self.decode(x0), len(grid))
 
         return Drawing(draw, len(grid))

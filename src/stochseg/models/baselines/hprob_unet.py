@@ -16,7 +16,8 @@ branches start at zero; a residual block has two convolutions of half its channe
 L2 penalty (released: 1e-5); log σ is clamped smoothly; pixels are picked per image, whereas the original picks among
 those of the batch, so that an image's loss does not depend on its neighbors; the whole loss is divided by the number of
 pixels picked in a map without void, a constant. Void pixels carry no label in the posterior's input and are never
-picked.
+picked. The 8 scales are those of 128×128 pixels; a smaller image is padded to a power of two only, and its side of one
+pixel stays one pixel at the scales that are left, whose latents are numbers for the whole image.
 
 Cost: the encoder once per image; a sample takes the decoder.
 """
@@ -41,7 +42,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.blocks import zeroed
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
-from stochseg.networks.pyramids import Contracting, Expanding, conv, twice
+from stochseg.networks.pyramids import Contracting, Expanding, conv, enlarged
 from stochseg.networks.shapes import crop, pad_to_multiple
 from stochseg.types import DatasetInfo, Losses
 
@@ -103,7 +104,8 @@ class LatentUNet(nn.Module):
         h, gaussians, latents = features[-1], [], []
         for i, head in enumerate(self.heads):
             if i > 0:
-                h = self.stages[i - 1](torch.cat([twice(h, "nearest"), features[-1 - i]], dim=1))
+                finer = features[-1 - i]
+                h = self.stages[i - 1](torch.cat([enlarged(h, finer, "nearest"), finer], dim=1))
             gaussians.append(head(h))
             latents.append(choose(gaussians[-1]))
             h = torch.cat([h, latents[-1]], dim=1)
@@ -159,6 +161,7 @@ class HProbUNet(LatentSegmenter):
     """Latent maps at the coarsest scales of the decoder, trained with GECO."""
 
     config_type: ClassVar[type[HProbUNetConfig]] = HProbUNetConfig
+    accelerated_modules = ("prior.encoder", "expanding")
     config: HProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 32}
 
@@ -178,15 +181,20 @@ class HProbUNet(LatentSegmenter):
         self.head = nn.Conv2d(config.channels[0], info.num_classes, 1)
         self.geco = Geco(config.kappa, config.decay, config.rate)
 
+    def padded(self, x: Tensor, mode: str = "replicate") -> Tensor:
+        """Maps in a size that the scales can halve until a side is one pixel, where it stays."""
+        h, w = (min(self.config.stride, 1 << (side - 1).bit_length()) for side in x.shape[-2:])
+        return pad_to_multiple(x, (h, w), mode)
+
     def encode(self, image: Tensor) -> Condition:
-        features = self.prior.encoder(pad_to_multiple(image, self.config.stride))
-        return Condition(tuple(features), tuple(image.shape[2:]))
+        features = self.prior.encoder(self.padded(image))
+        return Condition(features, tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, choose: Choose) -> tuple[Tensor, list[Gaussian]]:
         """Logits for the latents that `choose` returns, and the prior's distributions, coarsest first."""
         joined, gaussians, _ = self.prior.descend(condition.tensors, choose)
         finer = condition.tensors[: len(self.expanding.stages)]
-        return crop(self.head(self.expanding(joined, finer)), condition.size).float(), gaussians
+        return crop(self.head(self.expanding(joined, *finer)), condition.size).float(), gaussians
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         return self.logits(condition, draws_from(noise))[0]

@@ -60,6 +60,10 @@ class LatentSegmenter(StochasticSegmenter):
         """Logits "b l h w" of one sample per row of the condition, with latents drawn from the prior."""
         raise NotImplementedError
 
+    def padded(self, x: Tensor, mode: str = "replicate") -> Tensor:
+        """Maps "b c *space" in a size that all levels can halve."""
+        return pad_to_multiple(x, self.config.stride, mode)
+
     def observe(
         self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys
     ) -> tuple[Target, Tensor, SeededNoise]:
@@ -72,8 +76,7 @@ class LatentSegmenter(StochasticSegmenter):
         labels = one_hot(target.labels, self.num_classes)
         if target.mask is not None:
             labels = labels * target.mask[:, None]
-        stride = self.config.stride
-        seen = torch.cat([pad_to_multiple(image, stride), pad_to_multiple(labels, stride, mode="constant")], dim=1)
+        seen = torch.cat([self.padded(image), self.padded(labels, "constant")], dim=1)
         return target, seen, noise
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:

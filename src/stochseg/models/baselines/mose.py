@@ -9,19 +9,20 @@ both counts) and the coupling
 
     Γ = argmin Σ Γ_ij c(s_i, y_j)   over   Γ ≥ 0,   Σ_i Γ_ij = v_j,   Σ_j Γ_ij ≤ γ,
 
-the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples. The
-cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater takes its
-nearest.
+the experts minimize Σ Γ_ij c(s_i, y_j), and the gate β KL(T ‖ π), where T_k is the mass of expert k's samples, with β =
+1/16. The cap γ grows from 1/2 to 1 in training: at first no single sample may serve all raters, at the end each rater
+takes its nearest.
 
 Differs from the original:
 - the coupling is solved exactly (the released code is greedy);
-- the KL is between experts; the released one is between all K·S samples, which differs by a term without gradient, and
-  is averaged over them, so that its β = 1 is 1/(K·S) of ours;
+- the KL is between experts; the released one is between all K·S = 16 samples, which differs by a term without
+  gradient, and is averaged over them, so that its β = 1 is the default here;
 - γ grows linearly over `anneal` steps;
 - z shifts the features that the 1×1 network sees, whereas the released code also scales them by a linear map of z; the
   deviations σ start at 1/K (released: 1/8);
 - the features are those of this library's U-Net, with group normalization: the size of the smaller of its two models;
-  `base=70` gives that of the larger.
+  `base=70` gives that of the larger. (The released LIDC model has 9.3M parameters, which are 37 megabytes: the larger
+  number in print may count megabytes.)
 
 Sampling: by default a sample draws its expert from the gate, and all samples have the same weight. With `weighted`, as
 in the paper, sample i uses expert i mod K and its weight is π_k over the number of samples of that expert (normalized
@@ -57,7 +58,7 @@ class MoSEConfig(SegmenterConfig, UNetConfig):
     samples: int = Field(4, ge=1, description="S, samples per expert in a training step")
     cap: float = Field(0.5, ge=0.5, le=1, description="γ at the start: the most mass that one sample may take")
     anneal: int = Field(10_000, ge=1, description="training steps over which γ grows to 1")
-    beta: float = Field(1.0, ge=0, description="weight of the gate's KL")
+    beta: float = Field(1 / 16, ge=0, description="weight of the gate's KL; released: 1 / (experts · samples)")
     weighted: bool = Field(False, description="samples cycle through the experts and are weighted by the gate")
 
     @model_validator(mode="after")
@@ -65,6 +66,15 @@ class MoSEConfig(SegmenterConfig, UNetConfig):
         if self.experts * self.samples < 2 and self.cap < 1:
             raise ValueError("one expert with one sample must take all raters; use more of either, or cap=1")
         return self
+
+
+class FeatureUNet(UNet):
+    """A U-Net without steps that returns its bottleneck, too."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Map x "b c h w" to "b out h w" and the bottleneck "b c' h' w'"."""
+        bottleneck, skips = self.encode(x)
+        return self.decode(bottleneck, skips), bottleneck
 
 
 class Experts(nn.Module):
@@ -113,13 +123,14 @@ class MoSE(StochasticSegmenter):
     """A gate over stochastic experts; samples can be weighted."""
 
     config_type: ClassVar[type[MoSEConfig]] = MoSEConfig
+    accelerated_modules = ("unet", "experts.rest")
     config: MoSEConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 16}
     updates: Tensor
 
     def __init__(self, info: DatasetInfo, config: MoSEConfig):
         super().__init__(info, config)
-        self.unet = UNet(info.image_channels, config.base, config, timed=False)
+        self.unet = FeatureUNet(info.image_channels, config.base, config, timed=False)
         self.experts = Experts(config.base, self.unet.channels[-1], info.num_classes, config)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
@@ -130,9 +141,8 @@ class MoSE(StochasticSegmenter):
 
     def encode(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Features for the experts "b c h w" and log π "b k"; runs once per image."""
-        bottleneck, skips = self.unet.encode(pad_to_multiple(image, self.config.stride))
-        features = self.experts.of_features(crop(self.unet.decode(bottleneck, skips), image.shape[2:]))
-        return features, self.experts.log_gate(bottleneck)
+        out, bottleneck = self.unet(pad_to_multiple(image, self.config.stride))
+        return self.experts.of_features(crop(out, image.shape[2:])), self.experts.log_gate(bottleneck)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """Match samples with all raters; a rater whose map is void everywhere takes no part."""

@@ -9,9 +9,8 @@ of the levels' logits, enlarged to the image's size: level l adds what the coars
 with l = 0 the finest level: the weights 4^l compensate for the four times fewer positions of each coarser level.
 
 Differs from the original: group normalization instead of batch normalization, so that an image's loss does not depend
-on its neighbors; the layers that join two levels have the width of their level, with two convolutions after each
-enlargement of a latent (released: one, of 64 channels, and one more on the coarser level's map before it is joined);
-log σ (clamped smoothly) is predicted instead of σ by softplus; the whole loss is divided by the number of pixels, a
+on its neighbors; log σ (clamped smoothly) is predicted instead of σ by softplus, and all distributions by 1×1
+convolutions (released: 3×3 for the means of the coarsest level); the whole loss is divided by the number of pixels, a
 constant. Void pixels carry no label in the posterior's input.
 
 Cost: the prior's encoder once per image; a sample takes the prior's decoder and the likelihood.
@@ -21,8 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +35,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Choose, Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, conv_stack, twice
-from stochseg.networks.shapes import crop, pad_to_multiple
+from stochseg.networks.shapes import crop
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -50,6 +48,11 @@ class PHiSegConfig(LatentConfig):
     levels: int = Field(5, ge=1, description="latent levels, at the coarsest resolutions")
     latent: int = Field(2, ge=1, description="channels per latent level")
     kl_growth: float = Field(4.0, gt=0, description="weight of the KL of level i: this to the power i; 0 is the finest")
+
+    joins: Literal["released", "wide"] = Field(
+        "released", description="layers that join two levels; wide: with the channels of their level, of older models"
+    )
+    values_before: ClassVar = {"joins": "wide"}
 
     @property
     def lift(self) -> int:
@@ -66,13 +69,19 @@ class LatentHierarchy(nn.Module):
         stack = partial(conv_stack, groups=config.groups)
         self.encoder = Contracting(in_channels, config.channels, partial(stack, convs=config.convs))
         widths = config.channels[config.lift :]
-        self.heads = nn.ModuleList([GaussianHead(c, config.latent) for c in widths])
-        self.enlarged = nn.ModuleList([stack(config.latent, c, convs=2) for c in widths[:-1]])
-        self.joined = nn.ModuleList([stack(2 * c, c, convs=2) for c in widths[:-1]])
+        # Channels of the enlarged latents and of the joined maps per level.
+        above, joined = widths[:-1], widths[:-1]
+        if config.joins == "released":
+            above, joined = (config.latent * config.channels[0],) * len(above), config.channels[: len(above)]
+        self.heads = nn.ModuleList([GaussianHead(c, config.latent) for c in (*joined, widths[-1])])
+        self.enlarged = nn.ModuleList([stack(config.latent, a, convs=2) for a in above])
+        self.joined = nn.ModuleList(
+            [stack(c + a, j, convs=2) for c, a, j in zip(widths[:-1], above, joined, strict=True)]
+        )
 
-    def encode(self, x: Tensor) -> list[Tensor]:
+    def encode(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the latent levels, finest first."""
-        levels: list[Tensor] = self.encoder(x)
+        levels: tuple[Tensor, ...] = self.encoder(x)
         return levels[self.lift :]
 
     def descend(self, features: Sequence[Tensor], choose: Choose) -> tuple[list[Gaussian], list[Tensor]]:
@@ -92,22 +101,31 @@ class Likelihood(nn.Module):
     def __init__(self, num_classes: int, config: PHiSegConfig):
         super().__init__()
         stack = partial(conv_stack, groups=config.groups)
-        widths = config.channels[: config.levels]
+        widths, released = config.channels[: config.levels], config.joins == "released"
         self.first = nn.ModuleList([stack(config.latent, c, convs=2) for c in widths])
-        self.lifts = nn.ModuleList([nn.ModuleList([stack(c, c, convs=2) for _ in range(config.lift)]) for c in widths])
-        self.joined = nn.ModuleList([stack(a + b, a, convs=2) for a, b in pairwise(widths)])
-        self.heads = nn.ModuleList([nn.Conv2d(c, num_classes, 1) for c in widths])
+        lift = partial(stack, convs=1 if released else 2)
+        self.lifts = nn.ModuleList([nn.ModuleList([lift(c, c) for _ in range(config.lift)]) for c in widths])
+        outputs = (*(config.channels[config.lift :] if released else widths)[: config.levels - 1], widths[-1])
+        incoming = widths[:-1] if released else widths[1:]  # channels of the coarser level's map where it is joined
+        self.below = nn.ModuleList(
+            [stack(c, a, convs=1) if released else nn.Identity() for c, a in zip(outputs[1:], incoming, strict=True)]
+        )
+        joined = zip(widths[:-1], incoming, outputs[:-1], strict=True)
+        self.joined = nn.ModuleList([stack(a + b, c, convs=2) for a, b, c in joined])
+        self.heads = nn.ModuleList([nn.Conv2d(c, num_classes, 1) for c in outputs])
 
-    def forward(self, latents: Sequence[Tensor]) -> list[Tensor]:
+    def forward(self, *latents: Tensor) -> tuple[Tensor, ...]:
         logits: list[Tensor] = []
         carried = None
         for i in reversed(range(len(latents))):
             h = self.first[i](latents[i])
             for stage in cast(nn.ModuleList, self.lifts[i]):
                 h = stage(twice(h))
-            carried = h if carried is None else self.joined[i](torch.cat([h, twice(carried)], dim=1))
+            if carried is not None:
+                h = self.joined[i](torch.cat([h, self.below[i](twice(carried))], dim=1))
+            carried = h
             logits.append(self.heads[i](carried))
-        return logits[::-1]
+        return tuple(logits[::-1])
 
 
 def cumulative(logits: Sequence[Tensor]) -> list[Tensor]:
@@ -124,6 +142,7 @@ class PHiSeg(LatentSegmenter):
     """Five latent levels from coarse to fine, each correcting the segmentation of the coarser ones."""
 
     config_type: ClassVar[type[PHiSegConfig]] = PHiSegConfig
+    accelerated_modules = ("prior.encoder", "likelihood")
     config: PHiSegConfig
     training_defaults: ClassVar = {"lr": 1e-3, "batch_size": 12}
 
@@ -139,19 +158,19 @@ class PHiSeg(LatentSegmenter):
         self.likelihood = Likelihood(info.num_classes, config)
 
     def encode(self, image: Tensor) -> Condition:
-        features = self.prior.encode(pad_to_multiple(image, self.config.stride))
-        return Condition(tuple(features), tuple(image.shape[2:]))
+        features = self.prior.encode(self.padded(image))
+        return Condition(features, tuple(image.shape[2:]))
 
     def decode(self, condition: Condition, noise: Noise) -> Tensor:
         _, latents = self.prior.descend(condition.tensors, draws_from(noise))
-        return crop(cumulative(self.likelihood(latents))[0], condition.size)
+        return crop(cumulative(self.likelihood(*latents))[0], condition.size)
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         h, w = image.shape[-2:]
         target, seen, noise = self.observe(image, raters, mask, rater_count, keys)
         posterior, latents = self.posterior.descend(self.posterior.encode(seen), draws_from(noise))
         prior, _ = self.prior.descend(self.encode(image).tensors, given(latents[::-1]))
-        sums = cumulative(self.likelihood(latents))
+        sums = cumulative(self.likelihood(*latents))
         cross_entropy = torch.stack([target.cross_entropy(s[..., :h, :w]).mean() for s in sums])
         kl = torch.stack([q.kl(p).mean() for q, p in zip(posterior, prior, strict=True)])
         weights = self.config.kl_growth ** torch.arange(len(kl), device=kl.device)

@@ -73,8 +73,10 @@ class PixelSeg(StochasticSegmenter):
     """Label maps drawn pixel by pixel at half resolution, then brought to full resolution."""
 
     config_type: ClassVar[type[PixelSegConfig]] = PixelSegConfig
+    accelerated_modules = ("unet", "pixels")
     sampling_choices: ClassVar = {"evaluations": (), "sampler": ("gibbs", "raster", "sweeps")}
     config: PixelSegConfig
+    training_defaults: ClassVar = {"lr": 1e-4, "batch_size": 12}
     log_weights: Tensor
 
     def __init__(self, info: DatasetInfo, config: PixelSegConfig):

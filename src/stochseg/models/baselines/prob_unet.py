@@ -30,7 +30,7 @@ from stochseg.models.sampling import Keys
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
 from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
-from stochseg.networks.shapes import crop, fold, pad_to_multiple, to_slices, unfold
+from stochseg.networks.shapes import crop, fold, to_slices, unfold
 from stochseg.types import DatasetInfo, Losses
 
 
@@ -58,7 +58,7 @@ class LatentEncoder(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Features "b c 1 1" from which the Gaussian is predicted."""
         slices = to_slices(x)
-        levels: list[Tensor] = self.path(*fold(slices))
+        levels: tuple[Tensor, ...] = self.path(*fold(slices))
         deepest = unfold(levels[-1].mean((-2, -1), keepdim=True), slices)
         return deepest.mean(1) if slices.ndim == 5 else deepest
 
@@ -100,6 +100,7 @@ class ProbUNet(LatentSegmenter):
     """One latent vector per sample, concatenated to the last features of the U-Net."""
 
     config_type: ClassVar[type[ProbUNetConfig]] = ProbUNetConfig
+    accelerated_modules = ("contracting", "expanding", "prior.path", "combiner.rest")
     takes_volumes = True
     config: ProbUNetConfig
     training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-6, "batch_size": 32}
@@ -118,12 +119,12 @@ class ProbUNet(LatentSegmenter):
 
     def encode(self, image: Tensor) -> Condition:
         """Features as the combiner takes them, and mean and log σ of the prior."""
-        padded = pad_to_multiple(image, self.config.stride)
+        padded = self.padded(image)
         slices = to_slices(padded)
         flat, depth = fold(slices)
         *finer, coarsest = self.contracting(flat, depth)
         prior = self.prior(padded)
-        prepared = unfold(self.combiner.from_features(self.expanding(coarsest, finer, depth)), slices)
+        prepared = unfold(self.combiner.from_features(self.expanding(coarsest, *finer, depth=depth)), slices)
         return Condition((prepared, prior.mean, prior.log_sigma), tuple(image.shape[2:]))
 
     def logits(self, condition: Condition, z: Tensor) -> Tensor:

@@ -83,6 +83,7 @@ class SMPSegmenter(DeterministicSegmenter):
     """Base class of the models that `smp_class` makes, one class per name."""
 
     config_type: ClassVar[type[SMPConfig]] = SMPConfig
+    accelerated_modules = ("net",)
     config: SMPConfig
     architecture: ClassVar[str]
     encoder: ClassVar[str]
