@@ -255,8 +255,7 @@ class StochasticSegmenter(nn.Module):
             sampler: sampling algorithm, for iterative models.
             grid: time steps at which the network is evaluated, for iterative models.
             noise: "independent", or "latin" for stratified samples.
-            keys: one number per image that names its noise, instead of the content of the image. Images of one key
-                share their noise: the slices of a volume should.
+            keys: one number per image that names its noise; default: its content. Slices of a volume should share one.
             progress: called with (evaluations done, evaluations in total).
             allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
 
