@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MAX_INT = 2**31 - 1
@@ -31,6 +32,14 @@ def release_freed_memory() -> None:
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
+
+
+def physical_memory() -> int:
+    """Bytes of memory that the machine has; a very large number where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 2**63
 
 
 def _glibc() -> ctypes.CDLL | None:

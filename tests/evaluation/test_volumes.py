@@ -38,3 +38,13 @@ def test_a_model_of_volumes_on_phantoms_whose_truth_is_known():
     assert result.kept[0][1].labels.shape == (1, 3, 4, 16, 16)
     assert result.modes.frequency.sum(1) == pytest.approx(1)
     assert {"mode_tv", "ged_truth_unbiased", "hm_iou_3", "ece"} <= result.metrics.keys()
+
+
+def test_samples_that_do_not_fit_into_memory_are_refused_before_they_are_drawn(monkeypatch):
+    class Stored(Balls):
+        def space(self, i):
+            return (4 + 2 * i, 20, 20)
+
+    monkeypatch.setattr("stochseg.evaluation.compatibility.physical_memory", lambda: 20 * 4 * 8 * 20 * 20 - 1)
+    with pytest.raises(UserError, match="4 samples of a volume of 8×20×20 voxels need"):
+        evaluate(Smaller(), Stored(), options=SamplingOptions(n=4))

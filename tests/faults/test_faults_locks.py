@@ -96,6 +96,14 @@ def test_a_lock_is_renewed_and_its_loss_noticed(tmp_path, monkeypatch):
     assert (tmp_path / LOCK).exists(), "the lock of another"
 
 
+def test_a_patient_process_waits_until_the_lock_of_another_machine_is_stale(tmp_path):
+    write_lock(tmp_path, replace(HERE, host="000000"), age=locks.STALE_SECONDS - 1)
+    with pytest.raises(UserError, match="in use"), locked(tmp_path):
+        pass
+    with locked(tmp_path, patience=30):
+        pass
+
+
 @pytest.mark.parametrize("attempt", range(8))
 def test_one_of_many_takes_a_stale_lock_over(tmp_path, attempt):
     write_lock(tmp_path, dead_owner())

@@ -10,7 +10,7 @@ import pytest
 import SimpleITK
 import tifffile
 
-from stochseg.inference import predict
+from stochseg.inference import PredictOptions, predict
 from stochseg.inference.series import read_series
 from tests.support.oblique import expected_affine, write_series
 from tests.support.predictions import QUICK, RNG, failure, read_result
@@ -18,7 +18,8 @@ from tests.support.predictions import QUICK, RNG, failure, read_result
 
 def test_a_dicom_series_keeps_its_geometry(ct_model, tmp_path):
     raw = write_series(tmp_path / "ct")
-    (outcome,) = predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)
+    options = PredictOptions(n=3, slices="independent")
+    (outcome,) = predict(ct_model, [tmp_path / "ct"], tmp_path / "out", options)
     assert outcome.folder.name == "ct"
     samples = nibabel.load(outcome.folder / "samples.nii.gz")
     assert np.allclose(samples.affine, expected_affine(), atol=1e-5)

@@ -109,7 +109,10 @@ def test_the_segmentation_lies_where_the_nodule_is(tmp_path):
     assert lesion["classes"][1]["fused"] == pytest.approx(fused.sum() * voxel, rel=1e-6)
     assert lesion["part"]["first_voxel"] == [16, 0, 1]
     assert lesion["part"]["last_voxel"] == [143, 123, 5]
-    assert "beyond the border of the scan" in lesion["notices"][0]
+    slice_by_slice, padded = lesion["notices"]
+    assert "same noise" in slice_by_slice
+    assert "beyond the border of the scan" in padded
+    assert read_result(folder / "lesions/upper lobe")["coupling"] == "shared"
 
 
 # --- depth ----------------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ def test_a_model_that_labels_the_center_of_its_crop(tmp_path, dims):
     lesion = read_result(folder)["lesions"][0]
     assert lesion["part"]["start"] == [4, 6, 1]
     assert {*lesion["cut_off"]} <= {"top", "bottom", "left", "right"}
-    cut_off, too_large = lesion["notices"]
+    *_, cut_off, too_large = lesion["notices"]
     assert "WARNING" in cut_off
     assert all("8×8 pixels that the model labels" in notice for notice in (cut_off, too_large))
 

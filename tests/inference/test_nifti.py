@@ -23,7 +23,7 @@ def test_a_nifti_volume_keeps_its_geometry(ct_model, tmp_path, axis):
     image = nibabel.Nifti1Image(volume, expected_affine())
     image.header.set_sform(expected_affine(), code="scanner")
     image.to_filename(tmp_path / "scan.nii.gz")
-    options = PredictOptions(n=3, axis=axis)
+    options = PredictOptions(n=3, axis=axis, slices="independent")
     (outcome,) = predict(ct_model, [tmp_path / "scan.nii.gz"], tmp_path / "out", options)
     along = 2 if axis is None else axis
     for name, shape in (

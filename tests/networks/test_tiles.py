@@ -9,8 +9,8 @@ from torch import nn
 
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
-from stochseg.networks import Condition, Denoiser, Tiled, blended
-from stochseg.networks.tiles import ALIGN, windows
+from stochseg.networks import Condition, Denoiser, Tiled, Tiling, blended
+from stochseg.networks.tiles import ALIGN
 from stochseg.types import Batch
 from tests.support.models import fresh, lively
 
@@ -45,23 +45,23 @@ def image(h, w, b=1):
 @pytest.mark.parametrize(("height", "width"), [(200, 300), (64, 65), (95, 96), (97, 128), (40, 1000), (1, 129)])
 @pytest.mark.parametrize(("tile", "overlap"), [(64, 8), (64, 32), (96, 20)])
 def test_windows_cover_the_image_and_their_weights_sum_to_one(height, width, tile, overlap):
-    layout = windows(height, width, tile, overlap)
+    layout = Tiling.of(tile, overlap, 2).windows((height, width))
     total = torch.zeros(height, width)
     for window in layout:
         window(total).add_(window.weight)
         assert (window.weight >= 0).all()
-        for part, length in ((window.rows, height), (window.columns, width)):
+        for part, length in zip(window.parts, (height, width), strict=True):
             assert part.start % ALIGN == 0
             assert 0 <= part.start < part.stop <= length
             assert part.stop - part.start < tile + ALIGN
             assert part.stop - part.start >= min(tile, length)
     torch.testing.assert_close(total, torch.ones(height, width))
-    edges = sorted({(w.columns.start, w.columns.stop) for w in layout})
+    edges = sorted({(w.parts[1].start, w.parts[1].stop) for w in layout})
     assert all(stop - start >= overlap for (_, stop), (start, _) in pairwise(edges))
 
 
 def test_a_window_has_no_weight_at_its_cut_edge():
-    first = windows(64, 160, 96, 32)[0]
+    first = Tiling.of(96, 32, 2).windows((64, 160))[0]
     assert (first.weight[:, :64] == 1).all(), "the only window there"
     assert (first.weight[:, -8:] == 0).all(), "the margin is a quarter of the overlap"
     assert (first.weight.diff(dim=1) <= 1e-6).all()
@@ -73,7 +73,7 @@ def test_a_local_network_predicts_the_same_in_any_tiling(tile, overlap):
     local, x = Local(), image(150, 170, 2)
     x_t, t = torch.randint(3, (2, 150, 170), generator=torch.Generator().manual_seed(2)), torch.tensor([1, 1])
     whole = local(x_t, t, local.encode(x)).log_softmax(1)
-    tiled = Tiled(local, tile, overlap)
+    tiled = Tiled(local, Tiling.of(tile, overlap, 2))
     torch.testing.assert_close(tiled(x_t, t, tiled.encode(x)), whole, rtol=0, atol=1e-5)
     rows = torch.tensor([1, 0, 1])
     again = tiled(x_t[rows], t[:1].expand(3), tiled.encode(x)[rows])
@@ -85,21 +85,21 @@ def test_a_local_network_predicts_the_same_in_any_tiling(tile, overlap):
 def test_an_image_of_one_window_gives_the_same_bits():
     local, x = Local(), image(64, 50)
     x_t, t = torch.zeros(1, 64, 50, dtype=torch.int64), torch.tensor([1])
-    tiled = Tiled(local, 64, 16)
+    tiled = Tiled(local, Tiling.of(64, 16, 2))
     assert torch.equal(tiled(x_t, t, tiled.encode(x)), local(x_t, t, local.encode(x)))
 
 
 def test_blended_logits_of_a_plain_network():
     net = nn.Conv2d(1, 3, 5, padding=2).requires_grad_(False)
     x = image(130, 100)
-    torch.testing.assert_close(blended(net, x, 64, 24).softmax(1), net(x).softmax(1), rtol=0, atol=1e-5)
-    assert torch.equal(blended(net, x, 130, 24), net(x))
+    torch.testing.assert_close(blended(net, x, Tiling.of(64, 24, 2)).softmax(1), net(x).softmax(1), rtol=0, atol=1e-5)
+    assert torch.equal(blended(net, x, Tiling.of(130, 24, 2)), net(x))
 
 
 @pytest.mark.parametrize(("tile", "overlap"), [(64, 4), (64, 40), (0, 8)])
 def test_impossible_tilings_are_refused(tile, overlap):
     with pytest.raises(UserError, match=f"tile {tile} and overlap {overlap}"):
-        Tiled(Local(), tile, overlap)
+        Tiling.of(tile, overlap, 2)
 
 
 # --- models -----------------------------------------------------------------------------------------------

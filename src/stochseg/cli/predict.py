@@ -32,8 +32,8 @@ def predict(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders and globs: PNG, JPEG, TIFF, NIfTI and DICOM files, folders of DICOM series. Volumes "
-            "are segmented slice by slice.",
+            help="Files, folders and globs: PNG, JPEG, TIFF, NIfTI and DICOM files, folders of DICOM series. A model "
+            "of images segments volumes slice by slice.",
             metavar="INPUT",
         ),
     ],
@@ -61,12 +61,24 @@ def predict(
             min=0,
             max=MAX_SIDE,
             metavar="N",
-            help="Tile images larger than N pixels per side; 0 disables tiling. Default: 512 if the model supports it.",
+            help="Tile images larger than N pixels per side; 0 disables tiling. Default: 512 (320 for "
+            "volumes) if the model supports it.",
         ),
     ] = None,
     overlap: Annotated[
         int, typer.Option(min=8, max=MAX_SIDE, metavar="N", help="Overlap of neighboring tiles in pixels.")
     ] = 96,
+    tile_slices: Annotated[
+        int, typer.Option(min=4, max=MAX_SIDE, metavar="N", help="Slices per tile, for models of volumes.")
+    ] = 32,
+    slices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Noise of the slices of a volume, for models of images: shared (default), so that a sample is one "
+            "reading of the volume, or independent.",
+        ),
+    ] = None,
     overview: Annotated[
         bool, typer.Option("--overview", help="Also write overview.png per input, a picture of all samples.")
     ] = False,
@@ -117,9 +129,9 @@ def predict(
     from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
-    slices = int(axis) if axis is not None and axis.isdecimal() else axis
-    chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": slices, "overview": overview}
-    chosen["allow_unusual_input"] = allow_unusual_input
+    across = int(axis) if axis is not None and axis.isdecimal() else axis
+    chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
+    chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
     options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
     own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
     if lesions and (workers is not None or scheduler is not None or part is not None):

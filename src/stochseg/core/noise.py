@@ -16,6 +16,8 @@ from torch import Tensor
 
 from stochseg.errors import UserError
 
+BLOCK = 2**22
+"""Numbers that a draw computes at once: its temporary values take several times the memory of the result."""
 ORDERS = 4096
 """Number of random orders of the n samples; every place of an image uses one of them."""
 
@@ -76,7 +78,7 @@ class SeededNoise:
             raise UserError(f"noise: expected a shape of {len(self.streams)} rows, one per key, got {shape[0]}")
         rows = np.empty(tuple(shape), dtype=np.float32)
         for row, stream in zip(rows, self.streams, strict=True):
-            row[...] = stream.random(row.shape, dtype=np.float32)
+            stream.random(out=row, dtype=np.float32)
         return torch.from_numpy(rows).to(self.device)
 
 
@@ -109,14 +111,20 @@ class LatinNoise:
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """See `Noise.uniform`."""
         u = self.own.uniform(shape).numpy().reshape(shape[0], -1)  # the place of a value inside its part
+        blocks = [slice(start, start + BLOCK) for start in range(0, u.shape[1], BLOCK)]
         for image, stream in self.shared.items():
-            order = stream.integers(ORDERS, size=u.shape[1], dtype=np.int32)
-            # Rotating the parts by a random number makes the part of each sample uniform, whatever the table.
-            turn = stream.integers(self.n, size=u.shape[1], dtype=np.int32)
+            order = np.empty(u.shape[1], np.int16)
+            for block in blocks:
+                order[block] = stream.integers(ORDERS, size=len(order[block]), dtype=np.int32)
             first = image * self.n
-            for row in range(max(first, self.rows.start), min(first + self.n, self.rows.stop)):
-                part = (self.orders[image][row - first, order] + turn) % self.n
-                u[row - self.rows.start] = (part + u[row - self.rows.start]) / self.n
+            rows = range(max(first, self.rows.start), min(first + self.n, self.rows.stop))
+            for block in blocks:
+                # Rotating the parts by a random number makes the part of each sample uniform, whatever the table.
+                turn = stream.integers(self.n, size=len(order[block]), dtype=np.int32)
+                for row in rows:
+                    own = u[row - self.rows.start, block]
+                    part = (self.orders[image][row - first, order[block]] + turn) % self.n
+                    own[:] = (part + own) / self.n
         below_one = np.nextafter(np.float32(1), np.float32(0))
         return torch.from_numpy(np.minimum(u, below_one, out=u).reshape(tuple(shape))).to(self.device)
 
@@ -159,7 +167,7 @@ def draw_normal(u: Tensor) -> Tensor:
     return math.sqrt(2) * torch.erfinv(2 * u - (1 - 2**-24))
 
 
-def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
+def draw_categorical(log_p: Tensor, u: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
     """Draw one label per pixel by inverse CDF.
 
     The running sum is kept in float64 and compared with u times its own end: a label of probability zero is never
@@ -168,15 +176,25 @@ def draw_categorical(log_p: Tensor, u: Tensor) -> Tensor:
     Args:
         log_p: "b l *space" log-probabilities, normalized up to rounding.
         u: "b *space" uniforms in [0, 1).
+        dtype: of the labels.
 
     Returns:
-        "b *space" int64.
+        "b *space" labels.
 
     Example:
         >>> log_p = torch.tensor([0.2, 0.8]).log().view(1, 2, 1).expand(1, 2, 3)
         >>> draw_categorical(log_p, torch.tensor([[0.1, 0.3, 0.9]]))
         tensor([[0, 1, 1]])
     """
+    if u.numel() <= BLOCK:
+        return _draw_block(log_p, u).to(dtype)
+    drawn, count = torch.empty(u.shape, dtype=dtype, device=u.device), -(-u.numel() // BLOCK)
+    for out, *block in zip(drawn.chunk(count, 1), log_p.chunk(count, 2), u.chunk(count, 1), strict=True):
+        out.copy_(_draw_block(*block))
+    return drawn
+
+
+def _draw_block(log_p: Tensor, u: Tensor) -> Tensor:
     p = log_p.exp()
     labels = range(p.shape[1])
     exact = torch.float32 if u.device.type == "mps" else torch.float64  # Apple's GPUs have no float64

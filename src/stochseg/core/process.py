@@ -127,7 +127,7 @@ class CategoricalProcess:
 
         # In plain probabilities: sums of positive terms, which never cancel, and for s > 0 no label has less than the
         # noise gives it. In place, because here fresh memory costs more than arithmetic.
-        at_x_t = x_t[:, None]
+        at_x_t = x_t[:, None].long()
         p0 = log_p0.exp()
         p0_same = p0.gather(1, at_x_t)
         p = p0.clone() if p0.requires_grad else p0  # the backward pass reads p0

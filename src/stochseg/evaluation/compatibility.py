@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,10 +11,13 @@ from torch import Tensor
 
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
+from stochseg.memory import physical_memory
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import describe_unusual
 from stochseg.types import VOID, DatasetInfo, Samples
 
+SCORED_BYTES = 20
+"""Bytes per voxel of a sample while its volume is scored: its labels, a copy without void, and an indicator."""
 CHECKED_IMAGES = 4
 """Images whose intensities are checked; a single unusual one is no reason to stop."""
 
@@ -37,6 +42,21 @@ def check_compatible(model: StochasticSegmenter, data: SegmentationData) -> None
     problems = [describe_unusual(image, model.info) for image in images]
     if problems and all(problems):
         raise UserError(f"{data.info.name}: image 0: {problems[0]}; use data like those of the training")
+
+
+def check_volume_memory(data: SegmentationData, chosen: Sequence[int], n: int) -> None:
+    """Raise a UserError if n samples of one of these volumes, which are scored together, do not fit into memory."""
+    space = getattr(data, "space", None)
+    if data.info.spatial_dims == 2 or space is None:
+        return
+    largest = max((tuple(space(i)) for i in chosen), key=math.prod)
+    needed, available = SCORED_BYTES * n * math.prod(largest), physical_memory()
+    if needed > available:
+        shape = "×".join(map(str, largest))
+        raise UserError(
+            f"{n} samples of a volume of {shape} voxels need {needed / 2**30:.0f} GB of memory, the machine has "
+            f"{available / 2**30:.0f} GB; use fewer --samples, or data of smaller volumes"
+        )
 
 
 def match_normalization(image: Tensor, data: DatasetInfo, model: DatasetInfo) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from stochseg._version import __version__
 from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
 from stochseg.errors import UserError
-from stochseg.evaluation.compatibility import check_compatible
+from stochseg.evaluation.compatibility import check_compatible, check_volume_memory
 from stochseg.evaluation.data_scores import FUSED_COUNTS, data_metrics
 from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.evaluation.results import Evaluation, ModeTable
@@ -80,6 +80,7 @@ def evaluate(
     parts = [n for n in FUSED_COUNTS if n < options.n and independent and single]
     scoring = Scoring(data.info, options, tuple(counts), tuple(parts), independent, single)
     chosen = spread(len(data), len(data) if limit is None else limit)
+    check_volume_memory(data, chosen, options.n)
     reader = _Reader(data, chosen, keep, with_samples=on_image is not None)
     found: list[ImageResult] = []
     for result in (runner or partial(run_here, lambda: model))(scoring, reader, _lost):

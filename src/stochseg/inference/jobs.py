@@ -25,9 +25,11 @@ from stochseg.inference.result_folder import FORMAT
 from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
 from stochseg.inference.writers.dicom_seg import check_headers
+from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter
+from stochseg.models.inputs import image_key
 from stochseg.models.intensities import check_intensities, describe_unusual
-from stochseg.models.sampling import cut_notice
+from stochseg.models.sampling import SamplingOptions, cut_notice
 from stochseg.types import Window, reaches_border
 
 MIN_LABELED = 0.2
@@ -35,6 +37,13 @@ MIN_LABELED = 0.2
 PIXELS_PER_CALL = 64 * 128 * 128
 """Pixels of all samples drawn by one call of the model, so that small images and slices share calls."""
 VERSION = 1  # of result.json
+SLICES = {
+    "shared": "its slices are segmented one by one, with the same noise in each: probabilities are those of single "
+    "slices; volumes and everything else about the whole are approximate",
+    "independent": "its slices are segmented one by one and drawn independently: probabilities are those of single "
+    "slices; the true spread of volumes is wider than that of the samples",
+}
+"""Notices about volumes that a model of images segments."""
 PACKAGES = ("torch", "numpy", "pillow", "tifffile", "nibabel", "pydicom", "highdicom")
 
 
@@ -42,8 +51,8 @@ PACKAGES = ("torch", "numpy", "pillow", "tifffile", "nibabel", "pydicom", "highd
 class Job:
     """An input to sample.
 
-    images: "s c h w", normalized; files: its files with their checksums; notices: for the user; result: its samples,
-    once they are drawn; seconds: the time this took.
+    images: normalized, slices "s c h w", or "1 c d h w" for a model of volumes; files: its files with their checksums;
+    notices: for the user; result: its samples, once they are drawn; seconds: the time this took.
     """
 
     source: Source
@@ -65,12 +74,12 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
         notices.append("its alpha channel (opacity) was dropped")
-    images = _prepare(stack, model)
-    height, width = images.shape[-2:]
-    plan.model_for(height, width)
-    if plan.is_large(height, width) and plan.tiled is None:
+    images = _prepare_volume(stack, model) if plan.takes_volumes else _prepare(stack, model)
+    size, (height, width) = images.shape[2:], images.shape[-2:]
+    plan.model_for(*size)
+    if plan.is_large(*size) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
-    notices += _check_intensities(images, plan) + _check_size(height, width, model)
+    notices += _check_intensities(images, plan) + _check_size(size, model)
     if stack.headers:
         require("highdicom", "medical", "writing DICOM SEG")
         try:
@@ -78,6 +87,8 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
         except UserError as error:
             stack = replace(stack, headers=())
             notices.append(f"without fused.dcm: {error}")
+    if len(images) > 1:
+        notices.append(SLICES[plan.options.slices or "shared"])
     return Job(source, stack, images, files, tuple(notices))
 
 
@@ -92,9 +103,21 @@ def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
     return torch.cat(prepared)
 
 
+def _prepare_volume(stack: Stack, model: StochasticSegmenter) -> Tensor:
+    """Normalize the slices as one volume, "1 c d h w"."""
+    if len(stack.values) == 1:
+        what = "a picture" if stack.lattice is None else "a single slice"
+        raise UserError(
+            f"the model takes volumes, expected NIfTI or a DICOM series of several slices, got {what}; give the whole "
+            "volume, or use a model of images"
+        )
+    return model.prepare(stack.values, allow_unusual_input=True)  # checked below
+
+
 def _check_intensities(images: Tensor, plan: Plan) -> list[str]:
     """Refuse a picture or volume whose intensities are unlike those of the training, or notice them if allowed."""
-    volume = images.transpose(0, 1)  # as a whole: single slices of a volume may be empty
+    # As a whole: single slices of a volume may be empty.
+    volume = images[0] if plan.takes_volumes else images.transpose(0, 1)
     if not plan.options.allow_unusual_input:
         check_intensities(volume, plan.model.info)
         return []
@@ -102,17 +125,17 @@ def _check_intensities(images: Tensor, plan: Plan) -> list[str]:
     return [problem] if problem else []
 
 
-def _check_size(height: int, width: int, model: StochasticSegmenter) -> list[str]:
-    """Notice sizes that can be sampled but differ from the training images."""
+def _check_size(space: Sequence[int], model: StochasticSegmenter) -> list[str]:
+    """Notice sizes "*space" that can be sampled but differ from the training images."""
     notices = []
-    size = model.info.size
+    size, (height, width) = model.info.size, space[-2:]
     if size is not None and size != (height, width) and model.info.fit is None:
         notices.append(
             f"its {height}×{width} pixels are not resized, but the training images were resized to {size[0]}×{size[1]}:"
             " resize it first"
         )
     seen = model.info.fit or (height, width)  # by the network
-    rows, columns = (part.stop - part.start for part in model.window(*seen))
+    rows, columns = (part.stop - part.start for part in model.window(*space[:-2], *seen)[-2:])
     if rows * columns < MIN_LABELED * seen[0] * seen[1]:
         notices.append(
             f"the model labels the central {rows}×{columns} of its {seen[0]}×{seen[1]} pixels, all others are "
@@ -147,7 +170,12 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
         plan: The model and its options.
         advance: Called with the number of inputs done, fractions included.
     """
+    if plan.takes_volumes:
+        for job in jobs:
+            _sample_volume(job, plan, advance)
+        return
     images = jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
+    keys = _shared_keys(jobs) if plan.options.slices != "independent" else None
     s, _, h, w = images.shape
     n, classes = plan.options.n, plan.model.num_classes
     model, step = plan.model_for(h, w), _slices_per_call(jobs[0], plan)
@@ -163,7 +191,8 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CutLabelsWarning)  # a notice of the result says it
-            drawn = model.sample(images[part], progress=report, allow_unusual_input=True, **plan.sampling)
+            here = None if keys is None else keys[part]
+            drawn = model.sample(images[part], keys=here, progress=report, allow_unusual_input=True, **plan.sampling)
         for array, tensor in ((labels, drawn.labels), (mean, drawn.mean), (weights, drawn.weights)):
             array[part] = tensor.cpu().numpy()
         evaluations, window = drawn.evaluations, drawn.window
@@ -177,6 +206,35 @@ def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], Non
         start = own.stop
 
 
+def _shared_keys(jobs: Sequence[Job]) -> list[int]:
+    """One key per slice: the slices of a volume share theirs, so that sample i is one reading of them all."""
+    whole = [image_key(job.images[0] if len(job.images) == 1 else job.images) for job in jobs]
+    return [key for key, job in zip(whole, jobs, strict=True) for _ in job.images]
+
+
+def _sample_volume(job: Job, plan: Plan, advance: Callable[[float], None]) -> None:
+    """Draw the samples of a volume as one into the `result` of its job, a few at a time."""
+    _, _, d, h, w = job.images.shape
+    n, classes, done, start_time = plan.options.n, plan.model.num_classes, 0, time.perf_counter()
+    labels, mean = np.empty((d, n, h, w), label_type(classes)), np.zeros((d, classes, h, w), np.float32)
+    weights, evaluations, window = np.empty((d, n), np.float32), 1, None
+    options = SamplingOptions.parse(plan.sampling)
+    parts = plan.model_for(d, h, w).sample_parts(job.images, options, lambda done, total: advance(done / total))
+    for drawn in parts:
+        part = slice(done, done + drawn.labels.shape[1])
+        share = float(drawn.weights.sum())
+        labels[:, part] = drawn.labels[0].cpu().transpose(0, 1).numpy()
+        for index in range(classes):  # without a copy of all
+            mean[:, index] += share * drawn.mean[0, index].cpu().numpy()
+        weights[:, part] = drawn.weights.cpu().numpy()
+        done, evaluations, window = part.stop, drawn.evaluations, drawn.window and drawn.window[1:]
+        del drawn  # before the next is drawn
+        release_freed_memory()  # holes between large tensors add up
+    job.result = StackResult(labels, mean, weights, evaluations, window)
+    job.notices += _check_borders(job.result)
+    job.seconds = time.perf_counter() - start_time
+
+
 def _check_borders(result: StackResult) -> tuple[str, ...]:
     """Notice foreground that may be cut off at the border of the part that the model labels."""
     cut_off = reaches_border(torch.from_numpy(result.labels != 0), result.window)
@@ -184,7 +242,9 @@ def _check_borders(result: StackResult) -> tuple[str, ...]:
 
 
 def _slices_per_call(job: Job, plan: Plan) -> int:
-    """Images per call, at the size at which the network sees them."""
+    """Images per call, at the size at which the network sees them; a volume is a call of its own."""
+    if plan.takes_volumes:
+        return 1
     pixels = max(math.prod(job.images.shape[-2:]), math.prod(plan.model.info.fit or ()))
     return max(1, PIXELS_PER_CALL // (plan.options.n * pixels))
 
@@ -195,7 +255,7 @@ def _slices_per_call(job: Job, plan: Plan) -> int:
 def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
     """Describe inputs, model, options and versions of a prediction as JSON values."""
     model, window = plan.model, result.window
-    height, width = job.images.shape[-2:]
+    size = job.images.shape[2:]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -210,7 +270,8 @@ def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
         "options": plan.options.model_dump(mode="json"),
         "evaluations": result.evaluations,
         "window": None if window is None else [list(ends) for ends in window],
-        "tiled": plan.is_large(height, width) and plan.tiled is not None,
+        "tiled": plan.is_large(*size) and plan.tiled is not None,
+        "coupling": "joint" if plan.takes_volumes else plan.options.slices or "shared",
         "notices": list(job.notices),
         "seconds": round(job.seconds, 3),
         "device": str(model.device),

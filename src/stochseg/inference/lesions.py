@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stochseg.errors import CutLabelsWarning, UserError
+from stochseg.errors import UserError
 from stochseg.inference.grids import Grid, GridAxis, cut, paste, scale, steps
-from stochseg.inference.jobs import Job, sample_batch
+from stochseg.inference.jobs import SLICES, Job, sample_batch
 from stochseg.inference.plan import Plan
 from stochseg.inference.points import Lesion, Place, locate
 from stochseg.inference.result import FloatArray, StackResult
@@ -21,7 +19,7 @@ from stochseg.inference.sources import Source
 from stochseg.inference.stacks import Stack
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import check_intensities, describe_unusual
-from stochseg.types import Preparation, Samples
+from stochseg.types import Preparation
 
 DEFAULT_SLICES = 16
 """Slices around a point at first, if the model does not declare them."""
@@ -75,7 +73,7 @@ def declared_preparation(model: StochasticSegmenter) -> Preparation:
 def locate_lesion(lesion: Lesion, stack: Stack, plan: Plan, *, mm: bool) -> Place:
     """Find a lesion in a scan, and raise a UserError if it is not in it or the model cannot take the scan."""
     place = locate(lesion, stack, mm=mm)
-    if plan.model.info.spatial_dims == 3 and len(stack.values) < 2:
+    if plan.takes_volumes and len(stack.values) < 2:
         raise UserError("the scan has one slice, but the model segments volumes; pass all slices, or a model of slices")
     return place
 
@@ -139,38 +137,20 @@ def _draw(
     if not np.isfinite(values).all():
         raise UserError("the scan has values that are NaN or infinite near the point; replace them")
     model, scaled = plan.model, scale(values, preparation)
-    is_volume = model.info.spatial_dims == 3
-    parts = [scaled] if is_volume else list(scaled)
+    parts = [scaled] if plan.takes_volumes else list(scaled)
     images = torch.cat([model.prepare(part, allow_unusual_input=True) for part in parts])
-    seen = images[0] if is_volume else images.transpose(0, 1)  # as a whole: a slice may be empty
+    seen = images[0] if plan.takes_volumes else images.transpose(0, 1)  # as a whole: a slice may be empty
     if not plan.options.allow_unusual_input:
         check_intensities(seen, model.info)
     problem = describe_unusual(seen, model.info)
-    notices = (problem,) if problem else ()
+    notices: tuple[str, ...] = (problem,) if problem else ()
+    if len(images) > 1:
+        notices += (SLICES[plan.options.slices or "shared"],)
     job = Job(source, Stack(scaled), images, [], notices)
-    if is_volume:
-        return job, _draw_volume(images, plan, advance)
     sample_batch([job], plan, advance)
     job.notices = notices  # what is cut off is noticed in terms of the scan
     assert job.result is not None
     return job, job.result
-
-
-def _draw_volume(images: Tensor, plan: Plan, advance: Advance) -> StackResult:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CutLabelsWarning)  # noticed in terms of the scan
-        samples = plan.model.sample(
-            images, progress=lambda done, total: advance(done / total), allow_unusual_input=True, **plan.sampling
-        )
-    return _as_stack(samples)
-
-
-def _as_stack(samples: Samples) -> StackResult:
-    """Convert samples of one volume, "1 n d h w", to a stack of its slices."""
-    labels, mean = (x[0].movedim(1, 0) for x in (samples.labels, samples.mean))
-    weights = samples.weights.expand(len(labels), -1)
-    window = None if samples.window is None else samples.window[1:]
-    return StackResult.from_samples(replace(samples, labels=labels, mean=mean, weights=weights, window=window))
 
 
 # --- what was cut off -----------------------------------------------------------------------------------

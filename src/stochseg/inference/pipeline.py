@@ -61,8 +61,9 @@ def predict(
 ) -> list[Outcome]:
     """Segment every input into a folder of its own.
 
-    Volumes are sampled slice by slice: sample i of a volume consists of sample i of each slice, as `model.sample` draws
-    it. An input that fails is reported, and the others are processed.
+    A model of volumes samples a volume as one. A model of images samples its slices: sample i of the volume consists of
+    sample i of each slice, drawn with the same noise unless `options.slices` is "independent". An input that fails is
+    reported, and the others are processed.
 
     Args:
         model: The model.

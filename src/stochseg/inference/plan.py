@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -17,11 +18,16 @@ from stochseg.limits import MAX_SIDE
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import values_before
 from stochseg.models.sampling import SamplingOptions
+from stochseg.networks.tiles import TILE_SLICES, Sizes
 
 DEFAULT_TILE = 512
 """Images with more pixels per side are tiled, if the model can be."""
+VOLUME_TILE = 320
+"""Pixels per side of the windows of volumes: two of them cover the 512 pixels of a CT."""
+WHOLE_VOLUME = VOLUME_TILE**2 * TILE_SLICES
+"""Voxels of a window: smaller volumes are taken whole."""
 MAX_WHOLE = 2048 * 2048
-"""Pixels of the largest image that is not tiled."""
+"""Pixels of the largest image or volume that is not tiled."""
 
 
 class PredictOptions(SamplingOptions):
@@ -36,9 +42,16 @@ class PredictOptions(SamplingOptions):
         None,
         ge=0,
         le=MAX_SIDE,
-        description=f"tile images with more pixels per side; None: {DEFAULT_TILE} if the model can be tiled; 0: never",
+        description=f"tile images with more pixels per side; None: {DEFAULT_TILE} ({VOLUME_TILE} for volumes) if the "
+        "model can be tiled; 0: never",
     )
     overlap: int = Field(96, ge=8, le=MAX_SIDE, description="pixels by which neighboring tiles overlap")
+    tile_slices: int = Field(
+        TILE_SLICES, ge=4, le=MAX_SIDE, description="slices per tile of a volume; a quarter of them overlap"
+    )
+    slices: Literal["shared", "independent"] | None = Field(
+        None, description="noise of the slices of a volume, for models of images; None: shared"
+    )
     axis: Literal[0, 1, 2, "axial", "coronal", "sagittal"] | None = Field(
         None, description="slices of NIfTI volumes: an array axis or an anatomical plane; None: see docs"
     )
@@ -65,27 +78,51 @@ class Plan:
         self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # for model.sample
         self.tiled: StochasticSegmenter | None = None
         self.why_whole = ""
+        if options.slices is not None and self.takes_volumes:
+            raise UserError(f"model {model.name!r} takes volumes: it has no choice of slices, got {options.slices!r}")
         if options.tile == 0:
             return
         try:
-            self.tiled = self.model.tiled(options.tile or DEFAULT_TILE, options.overlap)
+            self.tiled = self.model.tiled(*self._tiling())
         except UserError as error:
             if options.tile is not None:
                 raise
             self.why_whole = str(error)
 
-    def is_large(self, height: int, width: int) -> bool:
-        """Whether images of this size are tiled, if the model can be."""
-        seen = self.model.info.fit or (height, width)  # by the network
-        return self.options.tile != 0 and max(seen) > (self.options.tile or DEFAULT_TILE)
+    @property
+    def takes_volumes(self) -> bool:
+        """Whether the model takes volumes, not their slices."""
+        return self.model.info.spatial_dims == 3
 
-    def model_for(self, height: int, width: int) -> StochasticSegmenter:
+    def _tiling(self) -> tuple[Sizes, Sizes]:
+        """Size and overlap of the tiles."""
+        tile, overlap, slices = self.options.tile, self.options.overlap, self.options.tile_slices
+        if not self.takes_volumes:
+            return tile or DEFAULT_TILE, overlap
+        tile = tile or VOLUME_TILE
+        return (slices, tile, tile), (max(2, slices // 4), overlap, overlap)
+
+    def is_large(self, *size: int) -> bool:
+        """Whether images or volumes of this size are tiled, if the model can be."""
+        if self.options.tile == 0:
+            return False
+        if self.takes_volumes:
+            chosen = self.options.tile is not None or self.options.tile_slices != TILE_SLICES
+            tile = self.options.tile or VOLUME_TILE
+            exceeds = size[0] > self.options.tile_slices or max(size[1:]) > tile
+            return exceeds and (chosen or math.prod(size) > WHOLE_VOLUME)
+        seen = self.model.info.fit or size  # by the network
+        return max(seen) > (self.options.tile or DEFAULT_TILE)
+
+    def model_for(self, *size: int) -> StochasticSegmenter:
         """Return the model, tiled for large images; raise a `UserError` for images too large for it."""
-        if not self.is_large(height, width):
+        if not self.is_large(*size):
             return self.model
-        if self.tiled is None and height * width > MAX_WHOLE:
+        seen = [part.stop - part.start for part in self.model.window(*size)] if self.takes_volumes else size
+        if self.tiled is None and math.prod(seen) > MAX_WHOLE:
+            shown = "×".join(map(str, size))
             raise UserError(
-                f"{height}×{width} pixels are too many: {self.why_whole}. At most {MAX_WHOLE:,} pixels, such as "
+                f"{shown} pixels are too many: {self.why_whole}. At most {MAX_WHOLE:,} pixels, such as "
                 "2048×2048, are taken whole: shrink or crop the image, or pass --tile 0 to take it whole anyway"
             )
         return self.tiled or self.model

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stochseg.errors import UserError
 from stochseg.types import Samples, Window
 
 LabelArray = npt.NDArray[np.unsignedinteger[Any]]
@@ -40,10 +41,20 @@ class StackResult:
 
     @classmethod
     def from_samples(cls, samples: Samples) -> StackResult:
-        """Convert samples; the b images of `samples` are the slices, first to last."""
-        labels = samples.labels.cpu().numpy().astype(label_type(samples.num_classes), copy=False)
-        mean, weights = (x.float().cpu().numpy() for x in (samples.mean, samples.weights))
-        return cls(labels, mean, weights, samples.evaluations, samples.window)
+        """Convert the samples of one volume, "1 n d h w", or of the slices "s n h w" of one, first to last.
+
+        Raises:
+            UserError: for samples of several volumes.
+        """
+        arrays = _compact(samples)
+        if samples.labels.ndim == 4:
+            return cls(*arrays, samples.evaluations, samples.window)
+        if len(samples) > 1:
+            raise UserError(f"expected samples of one volume, got {len(samples)}; convert samples[0], samples[1] …")
+        labels, mean, weights = (x[0] for x in arrays)
+        weights = np.tile(weights, (labels.shape[1], 1))
+        window = samples.window and samples.window[1:]  # a model labels all slices
+        return cls(labels.swapaxes(0, 1), mean.swapaxes(0, 1), weights, samples.evaluations, window)
 
     @cached_property
     def fused(self) -> LabelArray:
@@ -66,15 +77,22 @@ class StackResult:
         return Samples(labels, mean, weights, 0, self.evaluations, window=window)
 
 
+def _compact(samples: Samples) -> tuple[LabelArray, FloatArray, FloatArray]:
+    """Labels, mean and weights in the smallest types that hold them."""
+    labels = samples.labels.cpu().numpy().astype(label_type(samples.num_classes), copy=False)
+    mean, weights = (x.float().cpu().numpy() for x in (samples.mean, samples.weights))
+    return labels, mean, weights
+
+
 def to_numpy(samples: Samples) -> dict[str, npt.NDArray[Any]]:
     """Convert samples to numpy arrays.
 
     Args:
-        samples: labels "b n h w" and what belongs to them.
+        samples: labels "b n *space" and what belongs to them.
 
     Returns:
-        labels "b n h w" and fused "b h w" as uint8 (uint16 above 256 classes); mean "b l h w", entropy "b h w" and
-        weights "b n" as float32.
+        labels "b n *space" and fused "b *space" as uint8 (uint16 above 256 classes); mean "b l *space", entropy
+        "b *space" and weights "b n" as float32.
 
     >>> import stochseg, torch
     >>> model = stochseg.create("unet-ce", num_classes=2, image_channels=1, base=4, multipliers=[1])
@@ -82,5 +100,5 @@ def to_numpy(samples: Samples) -> dict[str, npt.NDArray[Any]]:
     >>> arrays["labels"].shape, str(arrays["labels"].dtype), arrays["entropy"].shape
     ((1, 3, 8, 8), 'uint8', (1, 8, 8))
     """
-    result = StackResult.from_samples(samples)
+    result = StackResult(*_compact(samples))
     return {part: getattr(result, part) for part in PARTS}

@@ -83,8 +83,10 @@ def is_complete(
         return False
     if plan.options.overview and not any(Path(str(name)).name == "overview.png" for name in written):
         return False
-    before = PredictOptions.parse(record.get("options", {}), where=str(folder / RESULT))  # reads older names, too
-    now = plan.options.model_dump(exclude={"overview", "allow_unusual_input"})
+    # Older names are read, too, and older results have independent slices.
+    before = PredictOptions.parse({"slices": "independent", **record.get("options", {})}, where=str(folder / RESULT))
+    unused = {"overview", "allow_unusual_input"} | ({"slices"} if record.get("image", {}).get("slices") == 1 else set())
+    now = plan.options.model_dump(exclude=unused)
     changed = [key for key, value in now.items() if getattr(before, key) != value]
     if not plan.is_model_of(record.get("model", {})):
         changed.append("model")

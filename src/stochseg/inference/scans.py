@@ -192,8 +192,6 @@ class _Scan:
                 prediction = Prediction(each.result, each.job.stack, model.info, model.name, options.overview)
                 about = _describe_lesion(each, number, scan.stack)
                 facts = {**describe(each.job, self.plan, each.result), "lesion": about}
-                if model.info.spatial_dims == 3:
-                    facts["coupling"] = "joint"
                 names, sizes = write_files(scratch / inside, prediction, facts)
                 measures = _measure(each, model.info)
                 notes = list(each.job.notices)

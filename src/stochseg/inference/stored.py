@@ -70,5 +70,18 @@ class StoredPlan:
 def run_on(
     pool: Pool | None, model: StochasticSegmenter, path: str | Path, engine: str = "eager"
 ) -> Runner[StochasticSegmenter] | None:
-    """Let workers evaluate a model that was loaded from `path`; None without workers."""
+    """Let workers evaluate a model.
+
+    Args:
+        pool: The workers; see `stochseg.workers.open_pool`.
+        model: The model, without its engine.
+        path: From which it was loaded; the workers load it from there.
+        engine: Of sampling on the workers.
+
+    Returns:
+        The `runner` of `evaluate`; None without workers.
+
+    Raises:
+        UserError: There is no model at `path`.
+    """
     return None if pool is None else partial(pool.run, StoredModel.of(model, path, pool.device, engine))

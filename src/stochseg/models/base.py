@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,12 +22,15 @@ from stochseg.models.sampling import (
     Progress,
     SamplingOptions,
     check_finite,
+    chunks,
     cut_notice,
     cut_window,
+    draw_parts,
     draw_samples,
     embed,
     undo_fit,
 )
+from stochseg.networks import Sizes
 from stochseg.types import DatasetInfo, Losses, Samples
 
 MAX_NUMBER = 10**6
@@ -161,9 +165,10 @@ class StochasticSegmenter(nn.Module):
         """The part of the image in which labels vary, one slice per axis. Every pixel outside has class 0."""
         return tuple(slice(0, length) for length in size)
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+    def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         """This model over the same weights, with networks that see images larger than `tile` in windows which overlap
-        by `overlap` pixels. Raises a UserError if samples cannot be assembled from windows."""
+        by `overlap` pixels. Windows of volumes have 32 slices and share 8, unless both are (slices, rows, columns).
+        Raises a UserError if samples cannot be assembled from windows."""
         raise UserError(
             f"model {self.name!r} cannot be tiled: the randomness of a sample belongs to the whole image, so windows "
             "would not fit together"
@@ -230,6 +235,7 @@ class StochasticSegmenter(nn.Module):
         sampler: str | None = None,
         grid: str | None = None,
         noise: str | None = None,
+        keys: Sequence[int] | None = None,
         progress: Progress | None = None,
         allow_unusual_input: bool = False,
     ) -> Samples:
@@ -249,6 +255,7 @@ class StochasticSegmenter(nn.Module):
             sampler: sampling algorithm, for iterative models.
             grid: time steps at which the network is evaluated, for iterative models.
             noise: "independent", or "latin" for stratified samples.
+            keys: one number per image that names its noise; default: its content. Slices of a volume should share one.
             progress: called with (evaluations done, evaluations in total).
             allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
 
@@ -271,7 +278,8 @@ class StochasticSegmenter(nn.Module):
             {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed},
             where="sample",
         )
-        return self._sample(image, options, (), progress, allow_unusual_input)[options.n]
+        batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
+        return self._sample(batch, options, (), progress, keys)[options.n]
 
     @torch.no_grad()
     def sample_counts(
@@ -301,7 +309,35 @@ class StochasticSegmenter(nn.Module):
             raise UserError(f"sample_counts: expected numbers from 1 to below n = {options.n}, got {wrong[0]}")
         if counts and not self.draws_independently(options):
             raise UserError("sample_counts: a part of stratified or weighted samples is no sample; noise=independent")
-        return self._sample(image, options, counts, None, allow_unusual_input)
+        return self._sample(self.prepare(image, allow_unusual_input=allow_unusual_input), options, counts, None)
+
+    def sample_parts(
+        self, image: Tensor, options: SamplingOptions, progress: Progress | None = None
+    ) -> Iterator[Samples]:
+        """Draw the samples of one image or volume part by part, so that memory does not hold them all.
+
+        Args:
+            image: as `prepare` returns it, "1 c *space".
+            options: of sampling.
+            progress: called with (evaluations done, evaluations in total).
+
+        Yields:
+            Some of the samples that `sample` draws, in their order, with the mean of these. Their weights are those
+            among all samples: the sum over the parts of mean × total weight is the mean of all.
+        """
+        self.check_options(options)
+        options = options.or_default(self.default_sampling())
+        key, size, window = (options.seed, image_key(image[0])), image.shape[2:], self.window(*image.shape[2:])
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                drawing = self.drawing(cut_window(image.to(self.device), window), [key], options)
+            parts = list(chunks(options.n, size, self.config.chunk))
+            drawn = draw_parts(drawing, key, parts, options, self.info, device=self.device, progress=progress)
+            yield from map(partial(embed, window=window, size=size), map(check_finite, drawn))
+        finally:
+            self.train(was_training)
 
     def draws_independently(self, options: SamplingOptions) -> bool:
         """Whether the samples of an image are independent draws with these options."""
@@ -309,18 +345,19 @@ class StochasticSegmenter(nn.Module):
 
     def _sample(
         self,
-        image: Any,
+        batch: Tensor,
         options: SamplingOptions,
         counts: Sequence[int],
         progress: Progress | None,
-        allow_unusual_input: bool,
+        names: Sequence[int] | None = None,
     ) -> dict[int, Samples]:
         self.check_options(options)
         options = options.or_default(self.default_sampling())
-        batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
         fit = self.fit(*batch.shape[2:])
         batch = batch if fit is None else fit.image(batch)
-        keys = [(options.seed, image_key(x)) for x in batch]
+        keys = [(options.seed, name) for name in (map(image_key, batch) if names is None else names)]
+        if len(keys) != len(batch):
+            raise UserError(f"keys: expected {len(batch)} numbers, one per image, got {len(keys)}")
         was_training = self.training
         self.eval()
         try:

@@ -26,7 +26,7 @@ from stochseg.models.sampling import (
     cut_window,
     mark_broken,
 )
-from stochseg.networks import Condition, Denoiser, Tiled
+from stochseg.networks import Condition, Denoiser, Sizes, Tiled, Tiling
 from stochseg.networks.sharing import shared_copy
 from stochseg.types import DatasetInfo, Losses
 
@@ -55,10 +55,10 @@ class CategoricalDiffusion(Diffusion):
         self.process = core.CategoricalProcess(core.SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
         self.check_options(self.default_sampling())
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+    def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         """Draw noise for the whole image and join the windows at every step, so that samples have no seams."""
         model = shared_copy(self)
-        model.denoiser = Tiled(model.denoiser, tile, overlap)
+        model.denoiser = Tiled(model.denoiser, Tiling.of(tile, overlap, self.info.spatial_dims))
         inner = (name.replace("denoiser.", "denoiser.inner.", 1) for name in self.accelerated_modules)
         model.accelerated_modules = tuple(inner)
         return model
@@ -127,15 +127,15 @@ class CategoricalDiffusion(Diffusion):
         size = image.shape[2:]
         condition = self.denoiser.encode(image)
         first = None
-        if self.config.share_first:  # the network's proposal for pure noise, once per image
+        if self.config.share_first and self.denoiser.holds(size):  # the proposal for pure noise, once per image
             pure = self.process.prior((len(keys), *size), core.SeededNoise([(*key, 0) for key in keys], self.device))
             first = self.denoiser.propose(pure, torch.full((len(pure),), grid[0], device=pure.device), condition)
 
         def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
-            x_T = self.process.prior((len(rows.image), *size), noise)
+            x_T = self._compact(self.process.prior((len(rows.image), *size), noise))
             denoise = self._denoise(condition, rows.image, noise, first)
             out = sampler(denoise, x_T, grid, self.process, noise, lambda i, *_: report(i))
-            return Drawn(out.log_p0.exp(), out.labels, out.evaluations)
+            return Drawn(out.log_p0.exp_(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
 
@@ -149,20 +149,27 @@ class CategoricalDiffusion(Diffusion):
         local = condition[rows]
         broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
 
+        def choose(log_p: Tensor) -> Tensor:
+            u = noise.uniform((len(log_p), 1)).to(log_p.device)
+            return core.draw_categorical(log_p[:, :, None], u)[:, 0]
+
         def denoise(x_t: Tensor, t: Tensor) -> Tensor:
             nonlocal broken  # once NaN, always NaN: the labels of the next step look sound
             if first is not None and int(t[0]) == self.process.num_timesteps:
                 log_weight, logits = (part[rows] for part in first)
             else:
-                log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), local)
+                log_weight, logits = self.denoiser.propose_chosen(x_t, t.to(x_t.device), local, choose)
             broken = broken | broken_rows(log_weight, logits)
             if log_weight.shape[1] == 1:
                 return mark_broken(logits[:, 0].float(), broken)
-            u = noise.uniform((len(x_t), 1)).to(x_t.device)
-            component = core.draw_categorical(log_weight[:, :, None], u)[:, 0]
-            return mark_broken(logits[torch.arange(len(x_t), device=x_t.device), component].float(), broken)
+            chosen = logits[torch.arange(len(x_t), device=x_t.device), choose(log_weight)]
+            return mark_broken(chosen.float(), broken)
 
         return denoise
+
+    def _compact(self, labels: Tensor) -> Tensor:
+        """Labels in an eighth of the memory, where they fit: those of a volume take gigabytes."""
+        return labels.to(torch.uint8) if self.num_classes <= 256 else labels
 
     def calibrate_sampling(self, images: Sequence[Tensor]) -> None:
         """Measure the entropy profile, so that the grid `entropy` fits the model."""

@@ -32,6 +32,7 @@ from stochseg.models.registry import register
 from stochseg.networks import (
     Condition,
     EncoderConfig,
+    Sizes,
     TwoTower,
     TwoTowerConfig,
     load_pretrained_encoder,
@@ -116,7 +117,7 @@ class CCDMFast(CategoricalDiffusion):
             return fresh
         return [name for name in fresh if not name.startswith("denoiser.label_tower.head.")]
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
+    def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         if self.config.focus is not None:
             raise UserError(
                 f"model {self.name!r} with focus {self.config.focus} cannot be tiled: it was trained to label the "

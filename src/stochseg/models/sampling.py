@@ -78,6 +78,11 @@ class Drawn:
     labels: Tensor | None = None
     evaluations: int = 1
 
+    @property
+    def label_maps(self) -> Tensor:
+        """The labels "m *space", drawn or most probable."""
+        return self.probabilities.argmax(1) if self.labels is None else self.labels
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -133,30 +138,20 @@ def draw_samples(
         mean of these alone. Only independent, equally weighted samples have such a part.
     """
     b, n = len(keys), options.n
-    make_noise = NOISES[options.noise or "independent"]
-    number = torch.arange(b * n, device=device)
-    rows = Rows(number // n, number % n)
-    parts = list(chunks(b * n, size, chunk))
     labels = torch.empty(b * n, *size, dtype=torch.int64, device=device)
     means = {count: torch.zeros(b, info.num_classes, *size, device=device) for count in (*counts, n)}
-    total, evaluations = len(parts) * drawing.evaluations, 1
-    for done, part in enumerate(parts):
-
-        def report(i: int, before: int = done * drawing.evaluations) -> None:
-            if progress is not None:
-                progress(before + i + 1, total)
-
-        noise = make_noise(keys, n, range(part.start, part.stop), device)
-        drawn = drawing.draw(Rows(rows.image[part], rows.sample[part]), noise, report)
-        labels[part] = drawn.probabilities.argmax(1) if drawn.labels is None else drawn.labels
+    evaluations = 1
+    parts = list(chunks(b * n, size, chunk))
+    for part, rows, drawn in _draw_chunks(drawing, keys, options, parts, device, progress):
+        labels[part] = drawn.label_maps
         evaluations = max(evaluations, drawn.evaluations)
         for count, mean in means.items() if drawing.mean is None else ():
             weighted = drawn.probabilities / count
             if count < n:  # samples beyond the first add 0
-                weighted *= _per_row(rows.sample[part] < count, mean)
+                weighted *= _per_row(rows.sample < count, mean)
             elif drawing.weights is not None:
                 weighted = drawn.probabilities * _per_row(drawing.weights.flatten()[part], mean)
-            mean.index_add_(0, rows.image[part], weighted)
+            mean.index_add_(0, rows.image, weighted)
     labels, found = labels.view(b, n, *size), dict[int, Samples]()
     for count, mean in means.items():
         equal = torch.full((b, count), 1 / count, device=device)
@@ -166,6 +161,65 @@ def draw_samples(
     return found
 
 
+def draw_parts(
+    drawing: Drawing,
+    key: Key,
+    parts: Sequence[slice],
+    options: SamplingOptions,
+    info: DatasetInfo,
+    *,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Iterator[Samples]:
+    """Draw the samples of one image part by part (see `chunks`); those of `draw_samples`, never all at once.
+
+    Returns:
+        The samples of each part and their mean. Their weights are those among all samples, and sum to 1 over all parts.
+    """
+
+    def as_samples(chunk: tuple[slice, Rows, Drawn]) -> Samples:
+        part, _, drawn = chunk
+        labels, mean = drawn.label_maps, drawing.mean
+        weights = torch.full((1, len(labels)), 1 / options.n, device=device)
+        weights = weights if drawing.weights is None else drawing.weights[:, part]
+        if mean is None and len(labels) == 1:
+            mean = drawn.probabilities
+        elif mean is None:
+            mean = drawn.probabilities.mul_(_per_row(weights[0] / weights.sum(), drawn.probabilities)).sum(0)[None]
+        return Samples(labels[None], mean, weights, options.seed, drawn.evaluations, info)
+
+    # By `map`, because the variable of a loop would keep a part while the next one is drawn.
+    return map(as_samples, _draw_chunks(drawing, [key], options, parts, device, progress))
+
+
+def _draw_chunks(
+    drawing: Drawing,
+    keys: Keys,
+    options: SamplingOptions,
+    parts: Sequence[slice],
+    device: torch.device,
+    progress: Progress | None,
+) -> Iterator[tuple[slice, Rows, Drawn]]:
+    """Draw these parts of the rows, each with its noise, and report the evaluations."""
+    n, total = options.n, len(parts) * drawing.evaluations
+    make_noise = NOISES[options.noise or "independent"]
+
+    @torch.no_grad()
+    def draw(numbered: tuple[int, slice]) -> tuple[slice, Rows, Drawn]:
+        done, part = numbered
+
+        def report(i: int) -> None:
+            if progress is not None:
+                progress(done * drawing.evaluations + i + 1, total)
+
+        number = torch.arange(part.start, part.stop, device=device)
+        rows = Rows(number // n, number % n)
+        noise = make_noise(keys, n, range(part.start, part.stop), device)
+        return part, rows, drawing.draw(rows, noise, report)
+
+    return map(draw, enumerate(parts))
+
+
 def _per_row(values: Tensor, like: Tensor) -> Tensor:
     """Values "m" that broadcast over the other axes of `like`."""
     return values.view(-1, *[1] * (like.ndim - 1))
@@ -173,7 +227,8 @@ def _per_row(values: Tensor, like: Tensor) -> Tensor:
 
 def broken_rows(*outputs: Tensor) -> Tensor:
     """Rows "m" bool of network outputs "m …" in which a value is NaN or infinite, on their device."""
-    return ~torch.stack([torch.isfinite(x).flatten(1).all(1) for x in outputs]).all(0)
+    ends = [end(x, dim=tuple(range(1, x.ndim))) for x in outputs for end in (torch.amin, torch.amax)]  # NaN if any is
+    return ~torch.isfinite(torch.stack(ends)).all(0)
 
 
 def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
@@ -181,15 +236,15 @@ def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
     return x.masked_fill(broken.view(-1, *[1] * (x.ndim - 1)), torch.nan)
 
 
-def check_finite(samples: Samples) -> None:
-    """Raise a UserError if a probability is NaN or infinite: its arg-max would be a label all the same.
+def check_finite(samples: Samples) -> Samples:
+    """Return the samples, or raise a UserError if a probability is NaN or infinite: its arg-max would be a label.
 
     The mean shows it, because it adds the probabilities of all samples: one read of the device for all of them.
     """
-    finite = torch.isfinite(samples.mean).flatten(1).all(1)
-    if bool(finite.all()):
-        return
-    bad = ", ".join(str(i) for i, fine in enumerate(finite.tolist()) if not fine)
+    broken = broken_rows(samples.mean)
+    if not bool(broken.any()):
+        return samples
+    bad = ", ".join(str(i) for i, wrong in enumerate(broken.tolist()) if wrong)
     raise UserError(
         f"image {bad}: the output of the network is NaN or infinite, so there is no segmentation. Likely causes: "
         "intensities far from those of the training images (check their units, replace no-data values), damaged or "

@@ -5,7 +5,7 @@ from stochseg.networks.encoders.base import EncoderConfig, ImageEncoder, rename_
 from stochseg.networks.encoders.factory import ENCODERS, load_pretrained_encoder, make_encoder
 from stochseg.networks.encoders.hog import HogEncoder
 from stochseg.networks.shapes import pad_to_multiple
-from stochseg.networks.tiles import Tiled, blended, check_tiling
+from stochseg.networks.tiles import Sizes, Tiled, Tiling, blended
 from stochseg.networks.two_tower import TwoTower, TwoTowerConfig
 from stochseg.networks.unet import UNet, UNetConfig
 
@@ -18,13 +18,14 @@ __all__ = [
     "EncoderConfig",
     "HogEncoder",
     "ImageEncoder",
+    "Sizes",
     "Tiled",
+    "Tiling",
     "TwoTower",
     "TwoTowerConfig",
     "UNet",
     "UNetConfig",
     "blended",
-    "check_tiling",
     "load_pretrained_encoder",
     "make_encoder",
     "pad_to_multiple",

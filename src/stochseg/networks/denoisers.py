@@ -6,7 +6,10 @@ and sample.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,11 @@ from torch import Tensor, nn
 from stochseg.networks.encoders.base import ImageEncoder
 from stochseg.networks.shapes import crop, one_hot, pad_to_multiple, slice_wise
 from stochseg.networks.unet import UNet, UNetConfig
+
+MAX_HELD = 2**26
+"""Pixels of the maps of all components of one image that are held at once."""
+Choose: TypeAlias = Callable[[Tensor], Tensor]
+"""Draws one of m choices per row: log-probabilities "b m" -> "b" int64."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,13 @@ class Condition:
 class Denoiser(nn.Module):
     """Interface of the networks in categorical diffusion models."""
 
+    components: int = 1
+    """Number m of the products over pixels that `propose` mixes."""
+
+    def holds(self, size: Sequence[int]) -> bool:
+        """Whether the maps of all components of an image of this size are held at once."""
+        return self.components * math.prod(size) <= MAX_HELD
+
     def encode(self, image: Tensor) -> Condition:
         """Encode an image "b c *space" of any size. Runs once per image."""
         raise NotImplementedError
@@ -52,6 +67,10 @@ class Denoiser(nn.Module):
             log_weight "b m", log-probabilities of the components, and logits "b m l *space" of x0 in each.
         """
         raise NotImplementedError
+
+    def propose_chosen(self, x_t: Tensor, t: Tensor, condition: Condition, choose: Choose) -> tuple[Tensor, Tensor]:
+        """Return a mixture as `propose`, or one component of it that `choose` drew by the weights, as m = 1."""
+        return self.propose(x_t.long(), t, condition)
 
     def forward(self, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """Return the logits "b l *space" of each pixel's marginal p0; arguments as for `propose`."""

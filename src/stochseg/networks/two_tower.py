@@ -242,7 +242,7 @@ class TwoTower(Denoiser):
                 f"tower: expected at least as many levels as light has, {len(config.light)}, got {len(config.tower)}; "
                 "add channels to tower"
             )
-        self.num_classes = num_classes
+        self.num_classes, self.components = num_classes, config.components
         self.config = config
         self.encoder = encoder
         features, volumes = {} if encoder is None else self._levels_of(encoder), spatial_dims == 3

@@ -16,8 +16,8 @@ from stochseg.core.process import CategoricalProcess
 from stochseg.errors import UserError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
-"""(x_t "b *space", t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of x_t, so that a
-sampler reads no device; the model moves it to its own."""
+"""(x_t "b *space" of the type of x_T, t "b" int64) -> logits of x0 "b l *space". t is on the CPU whatever the device of
+x_t, so that a sampler reads no device; the model moves it to its own."""
 
 Callback = Callable[[int, int, Tensor, Tensor], None] | None
 """(index, t, x_t "b *space", log_p0 "b l *space"), called at every entry of the grid; None for no calls."""
@@ -89,7 +89,8 @@ def walk(
         if callback is not None:
             callback(i, t, x_t, log_p0)
         if s > 0:
-            x_t = jump(x_t, log_p0, t, s)
+            x_t = jump(x_t, log_p0, t, s).to(x_T.dtype)
+            del log_p0  # a volume's takes gigabytes, which the next call needs
     return SamplerOutput(log_p0.argmax(1), log_p0, len(grid))
 
 

@@ -26,7 +26,7 @@ def sticky(
     free = noise.uniform(x_T.shape).to(x_T.device)
 
     def jump(x_t: Tensor, log_p0: Tensor, t: int, s: int) -> Tensor:
-        x0 = draw_categorical(log_p0, noise.uniform(x_t.shape).to(x_t.device))
+        x0 = draw_categorical(log_p0, noise.uniform(x_t.shape).to(x_t.device), x_T.dtype)
         return torch.where(free < float(process.schedule.alpha_bar[s]), x0, x_T)
 
     return walk(denoise, x_T, grid, process, jump, callback)

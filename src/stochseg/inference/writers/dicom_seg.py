@@ -14,7 +14,7 @@ import numpy as np
 from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.inference.result import LabelArray, label_type
+from stochseg.inference.result import LabelArray, StackResult, label_type
 from stochseg.inference.writers.base import Prediction
 from stochseg.plotting.pictures import rgb_bytes
 from stochseg.types import DatasetInfo, Samples
@@ -36,7 +36,7 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
     """Convert the fused map of samples to a DICOM Segmentation with one binary segment per class.
 
     Args:
-        samples: The images of the batch are the slices of one series.
+        samples: Of one volume, or of a batch of images that are the slices of one series.
         headers: pydicom headers of the source images, one per slice, in the order of the slices.
         info: Names and colors of the classes; the first class is the background and gets no segment.
         algorithm: Name of the model.
@@ -48,7 +48,7 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
         UserError: The number of headers differs from that of the slices, a header lacks what a segmentation must refer
             to, or highdicom is not installed.
     """
-    fused = samples.fused().cpu().numpy().astype(label_type(samples.num_classes))
+    fused = StackResult.from_samples(samples).fused
     return segmentation(fused, headers, class_segments(info), samples.labels.shape[1], algorithm)
 
 

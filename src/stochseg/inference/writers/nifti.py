@@ -24,7 +24,7 @@ def to_nifti(samples: Samples, part: str = "fused", lattice: Lattice | None = No
     """Convert samples to a nibabel image.
 
     Args:
-        samples: The images of the batch are the slices of one volume, first to last.
+        samples: Of one volume, or of a batch of images that are its slices, first to last.
         part: "fused" or "entropy" give an image "x y z", "labels" gives "x y z n" with all samples, "mean" gives
             "x y z l" with the mean probabilities.
         lattice: Place of the voxels in space; cubes of 1 mm without it.

@@ -11,7 +11,7 @@ from stochseg.core import Noise, SeededNoise, draw_categorical
 from stochseg.models.base import SegmenterConfig, StochasticSegmenter
 from stochseg.models.raters import one_rater
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
-from stochseg.networks import blended, check_tiling
+from stochseg.networks import Sizes, Tiling, blended
 from stochseg.networks.sharing import shared_copy
 from stochseg.types import Losses
 
@@ -27,17 +27,16 @@ class DeterministicSegmenter(StochasticSegmenter):
 
     config_type: ClassVar[type[DeterministicConfig]] = DeterministicConfig
     config: DeterministicConfig
-    tiling: tuple[int, int] | None = None
-    """(tile, overlap) of the windows in which the network sees images; None: whole images."""
+    tiling: Tiling | None = None
+    """Windows in which the network sees images; None: whole images."""
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits "b l h w" float32 of images "b c h w" of any size."""
         raise NotImplementedError
 
-    def tiled(self, tile: int, overlap: int) -> StochasticSegmenter:
-        check_tiling(tile, overlap)
+    def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         model = shared_copy(self)
-        model.tiling = (tile, overlap)
+        model.tiling = Tiling.of(tile, overlap, self.info.spatial_dims)
         return model
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class DeterministicSegmenter(StochasticSegmenter):
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """One probability map per image; samples are its arg-max, or independent draws of every pixel."""
-        logits = self.logits(image) if self.tiling is None else blended(self.logits, image, *self.tiling)
+        logits = self.logits(image) if self.tiling is None else blended(self.logits, image, self.tiling)
         log_p = logits.log_softmax(1)
         mean = log_p.exp()
 
