@@ -34,7 +34,9 @@ SMALLEST = {
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
-    "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8},
+    # A level is drawn at once. Of 3 latents, some would be in the remainder of a vector, where `exp` rounds differently
+    # in the last bit, so that the order of a batch would show; 4 fill vectors, as the default of 8 does.
+    "jprob-unet": {"channels": [8, 16], "convs": 1, "latent": 4, "flow_width": 8},
     "jprob-unet+none": {"channels": [8, 16], "convs": 1, "latent": 3, "flow_width": 8, "conditioning": "none"},
     "phiseg": {"channels": [8, 8, 16], "convs": 1, "levels": 2},
     "phiseg+wide": {"channels": [8, 8, 16], "convs": 1, "levels": 2, "joins": "wide"},
