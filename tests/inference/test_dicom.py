@@ -10,6 +10,7 @@ import pytest
 import SimpleITK
 import tifffile
 
+from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict
 from stochseg.inference.series import read_series
 from tests.support.oblique import expected_affine, write_series
@@ -170,4 +171,5 @@ def test_a_missing_package_is_named(ct_model, tmp_path, monkeypatch):
     message = failure(ct_model, tmp_path / "a.nii", tmp_path)
     assert "needs nibabel; install it with: pip install 'stochseg[medical]'" in message
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    assert "needs pydicom" in failure(ct_model, tmp_path / "ct", tmp_path)
+    with pytest.raises(UserError, match="needs pydicom"):
+        predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)
