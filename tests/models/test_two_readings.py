@@ -25,6 +25,10 @@ CASES = {
             "adversarial": 1.0,
             "calibration": 20.0,
             "discriminator_lr": 1.0,
+            "calibration_steps": 0,
+            "turns": (1, 0),
+            "judged": 16,
+            "gradient_penalty": 0.0,
         },
         {"steps": 160, "lr": 1e-2, "batch": 2},
     ),
@@ -48,13 +52,13 @@ CASES = {
     ),
     # Its cost counts the foreground only: two readings of two foreground classes.
     "mose": ({**FLAT_UNET, "anneal": 40}, {"steps": 120, "lr": 5e-3, "batch": 4, "readings": (1, 2)}),
-    "phiseg": ({"channels": [16, 16, 16], "convs": 1, "levels": 2}, {"steps": 200, "lr": 5e-3}),
+    "phiseg": ({"channels": [16, 16], "convs": 1, "levels": 2}, {"steps": 300, "lr": 5e-3}),
     "pixelseg": (
         {**FLAT_UNET, "base": 4, "features": 4, "pixel_width": 12, "pixel_layers": 3, "pixel_kernel": 3},
         {"steps": 100, "lr": 1e-2, "batch": 10},
     ),
     "prob-unet": ({"channels": [8], "convs": 1, "latent": 2}, {"steps": 150, "lr": 1e-2, "size": 8}),
-    "ssn": ({**FLAT_UNET, "base": 4, "rank": 3, "draws": 20}, {"steps": 80, "lr": 2e-2, "batch": 10}),
+    "ssn": ({**FLAT_UNET, "base": 4, "rank": 3, "warmup": 20}, {"steps": 160, "lr": 2e-2, "batch": 10}),
 }
 
 

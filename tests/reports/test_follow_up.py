@@ -23,7 +23,7 @@ def scans(tmp_path_factory):
         values = rng.integers(0, 256, (12, 10, 4)).astype(np.float32)
         nibabel.Nifti1Image(values, np.diag([1.0, 1.0, voxel, 1.0])).to_filename(folder / f"{name}.nii.gz")
     inputs = sorted(folder.iterdir(), reverse=True)
-    done = predict(small_model(3, info=CLASSES), inputs, folder / "out", PredictOptions(n=4))
+    done = predict(small_model(3, info=CLASSES), inputs, folder / "out", PredictOptions(n=4, slices="independent"))
     return [outcome.folder for outcome in done]
 
 
