@@ -47,7 +47,7 @@ def test_windows_cover_a_volume_and_their_weights_sum_to_one():
 
 
 def test_one_number_is_for_rows_and_columns():
-    assert Tiling.of(64, 16, 3) == Tiling((32, 64, 64), (8, 16, 16))
+    assert Tiling.of(64, 16, 3) == Tiling((16, 64, 64), (4, 16, 16))
     assert Tiling.of((6, 40, 40), (3, 8, 8), 3) == TILING
     with pytest.raises(UserError, match="or 3, one per axis"):
         Tiling.of((64, 64), (8, 8), 3)
@@ -85,7 +85,7 @@ def test_one_drawn_component_is_distributed_as_the_averaged_weights(monkeypatch)
     for place in range(windows):
         seen = []
 
-        def choose(log_p, place=place, seen=seen, component=None):
+        def choose(log_p, place=place, seen=seen):
             seen.append(log_p)
             return torch.tensor([place if len(seen) == 1 else 1])
 

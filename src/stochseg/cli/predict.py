@@ -70,7 +70,7 @@ def predict(
     ] = 96,
     tile_slices: Annotated[
         int, typer.Option(min=4, max=MAX_SIDE, metavar="N", help="Slices per tile, for models of volumes.")
-    ] = 32,
+    ] = 16,
     slices: Annotated[
         str | None,
         typer.Option(

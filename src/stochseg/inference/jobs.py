@@ -230,6 +230,8 @@ def _sample_volume(job: Job, plan: Plan, advance: Callable[[float], None]) -> No
         done, evaluations, window = part.stop, drawn.evaluations, drawn.window and drawn.window[1:]
         del drawn  # before the next is drawn
         release_freed_memory()  # holes between large tensors add up
+    del parts
+    release_freed_memory()
     job.result = StackResult(labels, mean, weights, evaluations, window)
     job.notices += _check_borders(job.result)
     job.seconds = time.perf_counter() - start_time

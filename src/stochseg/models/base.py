@@ -167,7 +167,7 @@ class StochasticSegmenter(nn.Module):
 
     def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         """This model over the same weights, with networks that see images larger than `tile` in windows which overlap
-        by `overlap` pixels. Windows of volumes have 32 slices and share 8, unless both are (slices, rows, columns).
+        by `overlap` pixels. Windows of volumes have 16 slices and share 4, unless both are (slices, rows, columns).
         Raises a UserError if samples cannot be assembled from windows."""
         raise UserError(
             f"model {self.name!r} cannot be tiled: the randomness of a sample belongs to the whole image, so windows "

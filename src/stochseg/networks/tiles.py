@@ -27,9 +27,9 @@ ALIGN = 32
 cells. Slices have no such cells."""
 MIN_OVERLAP = 8
 MIN_SLICE_OVERLAP = 2
-TILE_SLICES, SLICE_OVERLAP = 32, 8
+TILE_SLICES, SLICE_OVERLAP = 16, 4
 """Slices per window of a volume, and those that neighbors share, unless a caller states them."""
-KEPT_BYTES = 2**29
+KEPT_BYTES = 2**28
 """Encoded windows beyond this are kept in a temporary file."""
 
 Sizes: TypeAlias = int | Sequence[int]
@@ -88,7 +88,7 @@ class Tiling:
         """Return the tiling of images (dims 2) or volumes (3); one number is for rows and columns.
 
         >>> Tiling.of(288, 64, 3)
-        Tiling(tile=(32, 288, 288), overlap=(8, 64, 64))
+        Tiling(tile=(16, 288, 288), overlap=(4, 64, 64))
         """
         return cls(_per_axis(tile, TILE_SLICES, dims), _per_axis(overlap, SLICE_OVERLAP, dims))
 
