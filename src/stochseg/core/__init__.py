@@ -8,13 +8,15 @@
     CCDM Alg. 1                    `stochseg.models.CCDM.loss`, with `OBJECTIVES`
     CCDM Alg. 2                    `ancestral`; the other samplers are in `SAMPLERS`
 
-Equations are named by their labels in the paper's source, with their numbers in parentheses. `core.gaussian` has the
-Gaussian process of the baselines.
+Equations are named by their labels in the paper's source, with their numbers in parentheses. `MaskedProcess` is another
+forward process with the same interface. `core.gaussian` has the Gaussian process of the baselines.
 """
 
+from stochseg.core.coherence import coherent_uniform
 from stochseg.core.gaussian.process import GaussianProcess, normal_kl, standard_normal
 from stochseg.core.gaussian.samplers import GAUSSIAN_STEPS, GaussianDenoise, gaussian_step, gaussian_walk
 from stochseg.core.grids import GRIDS, Grid, Profile, make_grid
+from stochseg.core.masked import MaskedProcess
 from stochseg.core.noise import (
     NOISES,
     BatchNoise,
@@ -27,14 +29,15 @@ from stochseg.core.noise import (
 )
 from stochseg.core.objective import OBJECTIVES, cross_entropy_terms, kl_terms, mixture_terms, prior_kl
 from stochseg.core.process import CategoricalProcess
-from stochseg.core.samplers import SAMPLERS
+from stochseg.core.samplers import MASKED_SAMPLERS, SAMPLERS
 from stochseg.core.samplers.ancestral import ancestral
 from stochseg.core.samplers.base import Denoise, Sampler, SamplerOutput
-from stochseg.core.schedule import SCHEDULES, Schedule, cosine, cosine_released, linear
+from stochseg.core.schedule import SCHEDULES, Schedule, cosine, cosine_released, linear, straight
 
 __all__ = [
     "GAUSSIAN_STEPS",
     "GRIDS",
+    "MASKED_SAMPLERS",
     "NOISES",
     "OBJECTIVES",
     "SAMPLERS",
@@ -46,6 +49,7 @@ __all__ = [
     "GaussianProcess",
     "Grid",
     "LatinNoise",
+    "MaskedProcess",
     "Noise",
     "Profile",
     "Sampler",
@@ -53,6 +57,7 @@ __all__ = [
     "Schedule",
     "SeededNoise",
     "ancestral",
+    "coherent_uniform",
     "cosine",
     "cosine_released",
     "cross_entropy_terms",
@@ -68,4 +73,5 @@ __all__ = [
     "normal_kl",
     "prior_kl",
     "standard_normal",
+    "straight",
 ]

@@ -99,7 +99,7 @@ def mixture_terms(
 
 
 def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
-    """Compute KL( q(x_T | x0) || uniform ) per pixel, the last term of CCDM Eq. elbo_third.
+    """Compute KL( q(x_T | x0) || p(x_T) ) per pixel, the last term of CCDM Eq. elbo_third.
 
     It does not depend on the network, so training leaves it out.
 
@@ -112,7 +112,9 @@ def prior_kl(process: CategoricalProcess, x0: Tensor) -> Tensor:
     """
     t = torch.full((x0.shape[0],), process.num_timesteps)
     log_q = process.q_marginal(x0, t, torch.float64)
-    return (log_q.exp() * log_q).sum(1) + torch.tensor(process.num_classes, dtype=torch.float64).log()
+    log_prior = process.log_prior().to(log_q.device).view(-1, *[1] * (x0.ndim - 1))
+    difference = torch.where(log_q > -torch.inf, log_q - log_prior, 0.0)
+    return (log_q.exp() * difference).sum(1)
 
 
 def _bound(

@@ -43,6 +43,11 @@ class CategoricalProcess:
         """T."""
         return self.schedule.num_timesteps
 
+    @property
+    def num_states(self) -> int:
+        """Values that a pixel of x_t may have; here the L labels."""
+        return self.num_classes
+
     # ------------------------------------------------------------------ forward: CCDM Eq. q_xt_given_x0 (5)
 
     def q_marginal(self, x0: Tensor, t: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -84,6 +89,10 @@ class CategoricalProcess:
         """Draw x_T ~ p(x_T), uniform over the labels, int64 of this shape."""
         return draw_uniform_labels(noise.uniform(shape), self.num_classes)
 
+    def log_prior(self) -> Tensor:
+        """The log-probabilities of the states of a pixel of x_T, float64."""
+        return -torch.full((self.num_classes,), self.num_classes, dtype=torch.float64).log()
+
     # ------------------------------------------------------------------ reverse: CCDM Eq. p_params (12), q_params (7)
 
     def posterior(self, x_t: Tensor, log_p0: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -109,14 +118,7 @@ class CategoricalProcess:
         Raises:
             UserError: if `log_p0` does not fit x_t or a jump is impossible.
         """
-        t, s = t.cpu(), s.cpu()
-        expected = (x_t.shape[0], self.num_classes, *x_t.shape[1:])
-        if tuple(log_p0.shape) != expected:
-            raise UserError(
-                f'log_p0 "b l *space": expected {expected} for x_t of shape {tuple(x_t.shape)} and '
-                f"L={self.num_classes}, got {tuple(log_p0.shape)}"
-            )
-        self.schedule.check_jump(t, s)
+        t, s = self._checked_jump(x_t, log_p0, t, s)
         bar_t, bar_s = self.schedule.at(t), self.schedule.at(s)
         z_other, z_same = _mixture(bar_t, self.num_classes)
         a_other, a_same = _mixture(bar_t / bar_s, self.num_classes)
@@ -140,6 +142,32 @@ class CategoricalProcess:
         # x_0 itself is distributed as p0, whose logarithms may be too low for plain probabilities.
         at_zero = scalar(s == 0)
         return torch.where(at_zero, log_p0, p.masked_fill(at_zero, 1.0).log())
+
+    def _checked_jump(self, x_t: Tensor, log_p0: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """t and s on the CPU, or a UserError as of `posterior`."""
+        t, s = t.cpu(), s.cpu()
+        expected = (x_t.shape[0], self.num_classes, *x_t.shape[1:])
+        if tuple(log_p0.shape) != expected:
+            raise UserError(
+                f'log_p0 "b l *space": expected {expected} for x_t of shape {tuple(x_t.shape)} and '
+                f"L={self.num_classes}, got {tuple(log_p0.shape)}"
+            )
+        self.schedule.check_jump(t, s)
+        return t, s
+
+    # ------------------------------------------------------------------ what a network is asked
+
+    def log_p0(self, logits: Tensor, x_t: Tensor) -> Tensor:
+        """Normalize the network's logits "b l *space" of x0 at x_t "b *space"."""
+        return torch.log_softmax(logits, dim=1)
+
+    def network_step(self, t: Tensor) -> Tensor:
+        """The number of the step that the network gets as input at step t "b"."""
+        return t
+
+    def to_predict(self, x_t: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The pixels with a term in the loss, "b *space" bool; None: all. mask: False = void."""
+        return mask
 
     def log_onehot(self, x0: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Compute the log of the one-hot distribution at x0 "b *space": 0 at the label, else -inf, "b l *space"."""

@@ -146,6 +146,23 @@ def linear(num_timesteps: int = 250, beta_start: float = 1e-4, beta_end: float =
     return Schedule.from_betas(betas.clamp(max=0.999))
 
 
+def straight(num_timesteps: int = 250) -> Schedule:
+    """Build alpha_bar_t = 1 - t/T, the schedule of masked diffusion (`MaskedProcess`).
+
+    Args:
+        num_timesteps: T.
+
+    Returns:
+        The schedule.
+
+    Example:
+        >>> straight(4).alpha_bar.tolist()
+        [1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    _check_num_timesteps(num_timesteps)
+    return Schedule(1.0 - torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps)
+
+
 def _squared_cosine(num_timesteps: int, s: float) -> Tensor:
     """Values at t = 0..T; the first is slightly below 1."""
     u = torch.arange(num_timesteps + 1, dtype=torch.float64) / num_timesteps

@@ -19,6 +19,7 @@ from stochseg.core.samplers.base import Sampler
 from stochseg.core.samplers.corrector import corrector
 from stochseg.core.samplers.ddim import ddim
 from stochseg.core.samplers.one_step_kernel import one_step_kernel
+from stochseg.core.samplers.polished import polished
 from stochseg.core.samplers.sticky import sticky
 
 SAMPLERS: dict[str, Sampler] = {
@@ -28,3 +29,6 @@ SAMPLERS: dict[str, Sampler] = {
     "corrector": corrector(ancestral),
     "one-step-kernel": one_step_kernel,
 }
+
+MASKED_SAMPLERS: dict[str, Sampler] = {"polished": polished}
+"""Samplers of `MaskedProcess` alone."""

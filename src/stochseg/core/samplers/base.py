@@ -85,7 +85,7 @@ def walk(
         raise UserError(f"a time grid falls strictly from T={process.num_timesteps} and ends at 1 or above, got {grid}")
     x_t = x_T
     for i, (t, s) in enumerate(zip(grid, (*grid[1:], 0), strict=True)):
-        log_p0 = torch.log_softmax(denoise(x_t, steps_like(x_t, t)), dim=1)
+        log_p0 = process.log_p0(denoise(x_t, steps_like(x_t, t)), x_t)
         if callback is not None:
             callback(i, t, x_t, log_p0)
         if s > 0:

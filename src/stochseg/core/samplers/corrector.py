@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stochseg.core.grids import Grid
-from stochseg.core.noise import Noise, draw_categorical, draw_uniform_labels
+from stochseg.core.noise import Noise, draw_categorical
 from stochseg.core.process import CategoricalProcess
 from stochseg.core.samplers.base import Callback, Denoise, Sampler, SamplerOutput
 
@@ -29,16 +29,15 @@ def corrector(sampler: Sampler, fraction: float = 0.25) -> Sampler:
         def correct_then_denoise(x_t: Tensor, t: Tensor) -> Tensor:
             nonlocal calls
             calls += 1
-            step = int(t[0])
-            if step == process.num_timesteps:
+            if int(t[0]) == process.num_timesteps:
                 return denoise(x_t, t)
             calls += 1
-            u = [noise.uniform(x_t.shape).to(x_t.device) for _ in range(4)]
-            x0 = draw_categorical(torch.log_softmax(denoise(x_t, t), dim=1), u[0])
-            survives = u[1] < float(process.schedule.alpha_bar[step])
-            fresh = torch.where(survives, x0, draw_uniform_labels(u[2], process.num_classes))
+            u = noise.uniform(x_t.shape).to(x_t.device)
+            x0 = draw_categorical(process.log_p0(denoise(x_t, t), x_t), u)
+            fresh = process.q_sample(x0, t, noise)
+            again = noise.uniform(x_t.shape).to(x_t.device) < fraction
             # In place, so that the sampler continues from the corrected map.
-            x_t.copy_(torch.where(u[3] < fraction, fresh, x_t))
+            x_t.copy_(torch.where(again, fresh, x_t))
             return denoise(x_t, t)
 
         out = sampler(correct_then_denoise, x_T, grid, process, noise, callback)
