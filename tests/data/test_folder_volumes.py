@@ -11,9 +11,11 @@ import torch
 import yaml
 from PIL import Image
 
-from stochseg.data import Folder, Store, plan_import, write_store
+from stochseg.data import Folder, Store, Subset, plan_import, write_store
 from stochseg.data.folder import FolderConfig, init_folder, read_splits
 from stochseg.data.importers.plans import Record
+from stochseg.data.readers.itk import read_volume
+from stochseg.data.volumes import volume_depths
 from stochseg.errors import UserError
 from tests.support.oblique import expected_affine, write_series
 from tests.support.volume_files import write_itk, write_nifti
@@ -266,6 +268,29 @@ def test_a_damaged_volume_is_named(tmp_path):
         file.write_bytes(content)
 
 
+@pytest.mark.parametrize("line", ["space", "Name", "x|"])
+def test_a_header_that_overflows_the_memory_of_its_library(tmp_path, line):
+    form, sign = ("mha", " = ") if line == "Name" else ("nrrd", ": ")
+    file = tmp_path / f"a.{form}"
+    write_itk(file, LABELS, upright())
+    start, rest = file.read_bytes().split(b"\n", 1)
+    file.write_bytes(b"\n".join([start, f"{line}{sign}{'i' * 300}".encode(), rest]))
+    with pytest.raises(UserError, match=r"header has more than 255"):
+        read_volume(file, "a")
+    file.write_bytes(b"\n".join([start, b"# i\n" * 20_000, rest]))
+    with pytest.raises(UserError, match=r"header has more than 65,536"):
+        read_volume(file, "a")
+
+
+@pytest.mark.parametrize(("form", "line"), [("nrrd", "# "), ("nrrd", "note:="), ("mha", "0010|0010 = ")])
+def test_long_texts_in_a_header(tmp_path, form, line):
+    file = tmp_path / f"a.{form}"
+    write_itk(file, LABELS, upright())
+    start, rest = file.read_bytes().split(b"\n", 1)
+    file.write_bytes(b"\n".join([start, line.encode() + b"i" * 2000, rest]))
+    assert read_volume(file, "a").values.shape == LABELS.shape
+
+
 def test_volumes_beyond_the_limit_of_memory_are_refused(tmp_path, monkeypatch):
     root = simple(tmp_path / "mine", {"a": (60, 60, 60)})
     write_itk(root / "images/b.mha", np.zeros((60, 60, 60), np.int16), upright())
@@ -333,3 +358,17 @@ def test_impossible_keys_are_refused(tmp_path, keys):
 def test_images_cannot_be_resampled():
     with pytest.raises(UserError, match="spatial_dims: 3"):
         FolderConfig.parse({"num_classes": 2, "image_channels": 1, "spacing": [1, 1, 1]}, where="dataset.yaml")
+
+
+def test_sizes_are_read_once(tmp_path, monkeypatch):
+    root = simple(tmp_path / "mine", {"a": (6, 5, 3), "b": (7, 5, 4), "c": (6, 6, 2)})
+    init_folder(root)
+    data = Folder("train", root=str(root))
+    opened = []
+    original = Folder.__getitem__
+    monkeypatch.setattr(Folder, "__getitem__", lambda self, i: opened.append(i) or original(self, i))
+    sizes = [data.space(i) for i in range(len(data))]
+    assert sizes == [tuple(data[i].raters.shape[1:]) for i in range(len(data))]
+    assert volume_depths(data) == [size[0] for size in sizes]
+    assert volume_depths(Subset(data, [0])) == [sizes[0][0]]
+    assert opened == [*range(len(data))] * 2, "once for the sizes, once by this test"

@@ -273,6 +273,14 @@ def test_slices_are_reversed_and_repeated_with_their_labels():
     assert plain + turned + sum(single) + sum(doubled) == 600
 
 
+def test_rows_of_an_image_are_not_its_slices():
+    image = numbered(6, 6)
+    for seed in range(20):
+        out, turned = (move(image, np.random.default_rng(seed), INFO) for move in (flip_rotate_slices, flip_rotate))
+        assert torch.equal(out.image, turned.image)
+        assert torch.equal(out.raters, turned.raters)
+
+
 def test_volumes_get_the_augmentation_of_volumes():
     info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3, orientation="free")
     assert default_augmentation(info) == "flip-rotate-slices"

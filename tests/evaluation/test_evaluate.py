@@ -14,7 +14,7 @@ from stochseg.errors import UserError
 from stochseg.evaluation import evaluate, evaluations_curve, table, write_results
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, create
-from stochseg.models.base import SegmenterConfig
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.intensities import with_intensities
 from stochseg.models.sampling import Drawing, Drawn, SamplingOptions
 from stochseg.types import DatasetInfo, Example, Normalization

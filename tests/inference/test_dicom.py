@@ -134,7 +134,7 @@ def test_an_image_without_a_position_is_a_picture_with_a_resolution(ct_model, tm
 def test_headers_that_no_seg_can_refer_to_are_noticed_before_sampling(ct_model, tmp_path):
     write_series(tmp_path / "ct", FrameOfReferenceUID=None)
     (outcome,) = predict(ct_model, [tmp_path / "ct"], tmp_path / "out", QUICK)
-    assert "without fused.dcm: a DICOM SEG cannot refer to these images" in outcome.notices[0]
+    assert "without fused.dcm: a DICOM object cannot refer to these images" in outcome.notices[0]
     assert "Frame Of Reference" in outcome.notices[0]
     assert "fused.nii.gz" in read_result(outcome.folder)["files"]
     assert not (outcome.folder / "fused.dcm").exists()

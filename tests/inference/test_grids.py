@@ -14,7 +14,7 @@ SIZE = (6, 11, 9)
 GRIDS = {
     "inside": (GridAxis.around(3, 4, 6), GridAxis.around(5, 6, 11), GridAxis.around(4, 5, 9)),
     "beyond all borders": (GridAxis.around(0, 9, 6), GridAxis.around(10, 6, 11), GridAxis.around(1, 20, 9)),
-    "coarser": (GridAxis.inside(3, 9, 6, 1.7), GridAxis.around(5, 4, 11, 2.5), GridAxis.around(0, 4, 9, 1.3)),
+    "coarser": (GridAxis.inside(3, 4, 4, 6, 1.7), GridAxis.around(5, 4, 11, 2.5), GridAxis.around(0, 4, 9, 1.3)),
     "finer": (GridAxis.within(2, 5, 0.6), GridAxis.around(5, 9, 11, 0.4), GridAxis.around(8, 8, 9, 0.9)),
 }
 

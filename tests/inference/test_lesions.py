@@ -118,8 +118,9 @@ def test_the_segmentation_lies_where_the_nodule_is(tmp_path):
 # --- depth ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("radius", "depths"), [(0.8, [4]), (2.2, [4, 8]), (9.2, [4, 8, 16, 32])])
-def test_slices_are_added_until_the_lesion_fits(tmp_path, radius, depths):
+@pytest.mark.parametrize(("radius", "depths"), [(0.8, [4, 1]), (2.2, [4, 8, 5]), (9.2, [4, 8, 16, 32, 19])])
+def test_slices_are_added_until_the_lesion_fits_and_others_left_out(tmp_path, radius, depths):
+    """The last part has the slices of the lesion alone, as volumes of training data do."""
     size, center = (40, 30, 28), (20, 14, 12)
     file = write_nifti(tmp_path / "ct.nii", ct(size, center, (radius, 4, 5)))
     model = bright(3)
@@ -150,9 +151,39 @@ def test_the_ends_of_a_scan_do_not_cut_a_lesion(tmp_path):
     file = write_nifti(tmp_path / "ct.nii", ct(size, center, radius))
     model = bright(3)
     folder = segment(model, file, [Lesion("a", ((12, 14, 0),))], tmp_path / "out")
-    assert [shape[2] for shape in model.seen] == [2, 4, 8]
+    assert [shape[2] for shape in model.seen] == [2, 4, 7, 4]
     assert (in_scan(folder, "fused") == nodule(size, center, radius)).all()
     assert read_result(folder)["lesions"][0]["cut_off"] == []
+
+
+def test_slices_are_added_at_the_end_that_the_lesion_reaches(tmp_path):
+    size, center, radius = (40, 30, 28), (25, 14, 12), (6.2, 4.0, 5.0)
+    file = write_nifti(tmp_path / "ct.nii", ct(size, center, radius))
+    model = bright(3)
+    folder = segment(model, file, [Lesion("a", ((12, 14, 20),))], tmp_path / "out")
+    assert [shape[2] for shape in model.seen] == [4, 6, 9, 13, 19, 13]
+    part = read_result(folder)["lesions"][0]["part"]
+    assert (part["first_voxel"][2], part["last_voxel"][2]) == (19, 31)
+    assert (in_scan(folder, "fused") == nodule(size, center, radius)).all()
+
+
+def test_other_objects_are_left_out_and_add_no_slices(tmp_path):
+    """A vessel through all slices, 8 pixels from a nodule: models of volumes may mark it in slices without a nodule."""
+    size, center, radius = (20, 30, 28), (8, 14, 12), (2.2, 4.0, 3.0)
+    scan = ct(size, center, radius)
+    scan[:, 14, 20] = 40
+    file = write_nifti(tmp_path / "ct.nii", scan)
+    model = bright(3, slices=8)
+    folder = segment(model, file, [Lesion("a", ((12, 14, 8),))], tmp_path / "out")
+    assert [shape[2] for shape in model.seen] == [8, 5]
+    assert (in_scan(folder, "fused") == nodule(size, center, radius)).all()
+    assert (in_scan(folder, "foreground") == nodule(size, center, radius)).all()
+    lesion = read_result(folder)["lesions"][0]
+    assert lesion["cut_off"] == []
+    (notice,) = lesion["notices"]
+    assert "2 of 2 samples" in notice
+    vessel = segment(model, file, [Lesion("a", ((19, 14, 8),))], tmp_path / "vessel")
+    assert in_scan(vessel, "fused")[0, 14, 20] == 1
 
 
 def test_a_box_limits_the_slices(tmp_path):
@@ -191,7 +222,7 @@ def test_a_scan_of_another_spacing_is_resampled_and_back(tmp_path):
     file = write_nifti(tmp_path / "ct.nii", ct(size, center, radius))
     model = bright(3, crop=(24, 24), slices=24, spacing=(1.0, 1.0, 1.0))
     folder = segment(model, file, [Lesion("a", ((20, 30, 8),))], tmp_path / "out")
-    assert model.seen == [(1, 1, 24, 24, 24)]
+    assert model.seen == [(1, 1, 24, 24, 24), (1, 1, 13, 24, 24)]
     found, truth = in_scan(folder, "fused") > 0, nodule(size, center, radius)
     assert (found & truth).sum() / (found | truth).sum() > 0.85
     lesion = read_result(folder)["lesions"][0]
@@ -319,3 +350,29 @@ def test_a_part_is_a_volume_of_its_own(tmp_path):
     assert stack.lattice.slicing.cut(np.asarray(part.dataobj)).shape[1:] == (16, 16)
     assert (h, w) == (14 - 8, 12 - 8)
     assert s <= 5
+
+
+def test_samples_that_are_watched_are_those_of_the_result(tmp_path):
+    """The scan has more slices than the model takes at first, and its object reaches beyond them."""
+    scan = ct(size=(20, 24, 24), center=(9, 12, 12), radius=(4.0, 4.0, 4.0))
+    file, lesion = write_nifti(tmp_path / "scan.nii", scan), Lesion("1", ((12, 12, 9),))
+    seen = {}
+
+    def watch(first, labels, weights, start):
+        for i in range(labels.shape[1]):
+            seen[first + i] = (start, labels[:, i])
+
+    folders = []
+    for name, watcher in (("alone", None), ("watched", watch)):
+        (outcome,) = predict_lesions(bright(3), file, [lesion], tmp_path / name, PredictOptions(n=5), watch=watcher)
+        folders.append(outcome.folder / "lesions" / "1")
+    plain, watched = (nibabel.load(folder / "samples.nii.gz").get_fdata() for folder in folders)
+    assert (plain == watched).all()
+    assert plain.any()
+    record = json.loads((folders[1] / "result.json").read_text())
+    assert record["image"]["slices"] > 4
+    assert sorted(seen) == list(range(5))
+    for start, labels in seen.values():
+        assert list(start) == record["lesion"]["part"]["start"]
+        assert labels.shape == (record["image"]["slices"], 20, 20)
+        assert labels.sum() == (watched[..., 0] != 0).sum()

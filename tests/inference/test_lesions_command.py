@@ -44,6 +44,19 @@ def test_points_boxes_and_tables(predict, models, tmp_path, dims):
     assert read_result(tmp_path / "out/ct")["lesions"][0]["point"]["voxel"] == [12, 14, 5]
 
 
+def test_a_part_of_the_scans_of_a_table(predict, models, tmp_path):
+    scans = [write_nifti(tmp_path / f"{name}.nii", ct(seed=i)) for i, name in enumerate("abc")]
+    rows = "".join(f"{name},left,12,14,5\n" for name in "ac")
+    (tmp_path / "lesions.csv").write_text(f"input,id,x,y,z\n{rows}")
+    command = (models[2], *scans, "--points", tmp_path / "lesions.csv")
+    for part, found in (("2/2", {"c"}), ("1/2", {"a", "c"}), ("3/3", {"a", "c"})):
+        code, _, err = predict(*command, "--part", part)
+        assert code == 0
+        assert "b.nii: skipped, the table has no lesion in it" in err
+        assert {path.name for path in (tmp_path / "out").iterdir()} == found
+    assert "2 already done" in predict(*command)[1]
+
+
 REFUSED = {
     "outside": (("--at", "28,0,0"), "outside the scan"),
     "a box that is partly outside": (("--box", "0,0,0,28,3,3"), "outside the scan"),
@@ -52,7 +65,6 @@ REFUSED = {
     "three for a box": (("--box", "1,1,1"), "--box: expected 6 finite numbers"),
     "millimeters of nothing": (("--mm",), "pass --at, --box or --points"),
     "table and point": (("--at", "1,1,1", "--points", "lesions.csv"), "--points: expected either"),
-    "workers": (("--at", "12,14,5", "--workers", "2"), "lesions run one by one"),
     "no table": (("--points", "nowhere.csv"), "cannot be read"),
 }
 

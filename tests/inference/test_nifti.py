@@ -12,7 +12,7 @@ from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict, to_nifti
 from stochseg.inference.sources import read_stack
-from stochseg.inference.stacks import Lattice, read_nifti
+from stochseg.inference.stacks import Lattice, read_volume
 from tests.support.oblique import expected_affine, write_series
 from tests.support.predictions import QUICK, RNG, random_samples, read_result, small_model
 
@@ -73,12 +73,12 @@ def test_scale_units_and_channels(tmp_path):
     image.header.set_xyzt_units("meter")
     image.header.set_slope_inter(2.0, -1000.0)
     image.to_filename(tmp_path / "a.nii")
-    stack = read_nifti(tmp_path / "a.nii")
+    stack = read_volume(tmp_path / "a.nii")
     assert np.allclose(stack.values[1], np.asarray(nibabel.load(tmp_path / "a.nii").dataobj)[:, :, 1].T)
     assert stack.lattice.spacing == pytest.approx((4.0, 2.0, 1.0))
     assert stack.lattice.voxel == pytest.approx(8.0)
     nibabel.Nifti1Image(np.zeros((4, 5, 2, 3), np.float32), np.eye(4)).to_filename(tmp_path / "c.nii")
-    assert read_nifti(tmp_path / "c.nii").values.shape == (2, 5, 4, 3)
+    assert read_volume(tmp_path / "c.nii").values.shape == (2, 5, 4, 3)
     outcome = predict(small_model(channels=3), [tmp_path / "c.nii"], tmp_path / "out", QUICK)[0]
     assert nibabel.load(outcome.folder / "fused.nii.gz").shape == (4, 5, 2)
 
@@ -206,7 +206,7 @@ def test_nifti_and_dicom_of_one_scan_give_the_same_slices(tmp_path):
     volume = np.moveaxis(values, (0, 1, 2), (2, 1, 0)).astype(np.float32)
     for order, flip in (((0, 1, 2), (1, 1, 1)), ((2, 0, 1), (-1, 1, -1))):
         reordered(volume, expected_affine(), order, flip).to_filename(tmp_path / "a.nii")
-        cut = read_nifti(tmp_path / "a.nii")
+        cut = read_volume(tmp_path / "a.nii")
         assert (cut.values == stack.values).all()
         assert cut.lattice.spacing == pytest.approx(stack.lattice.spacing)
 
@@ -217,7 +217,7 @@ def test_the_plane_of_slices(tmp_path, axis, expected):
     volume, spacing = RNG.integers(0, 256, (5, 8, 7)).astype(np.uint8), (4.0, 0.5, 0.6)
     affine = np.diag([spacing[0], -spacing[1], -spacing[2], 1.0])
     reordered(volume, affine, (1, 2, 0), (1, -1, -1)).to_filename(tmp_path / "a.nii")
-    stack = read_nifti(tmp_path / "a.nii", axis)
+    stack = read_volume(tmp_path / "a.nii", axis)
     assert stack.lattice.spacing[0] == pytest.approx(spacing[expected])
     assert len(stack.values) == volume.shape[expected]
 
@@ -227,4 +227,4 @@ def test_files_without_orientation_are_cut_in_the_order_of_their_array(tmp_path)
     image = nibabel.Nifti1Image(volume, None)
     image.header.set_zooms((3.0, 1.0, 1.0))
     image.to_filename(tmp_path / "a.nii")
-    assert (read_nifti(tmp_path / "a.nii", 2).values == np.moveaxis(volume, (2, 1, 0), (0, 1, 2))).all()
+    assert (read_volume(tmp_path / "a.nii", 2).values == np.moveaxis(volume, (2, 1, 0), (0, 1, 2))).all()

@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from stochseg.errors import UserError
-from stochseg.inference import PredictOptions, predict
+from stochseg.inference import Lesion, PredictOptions, predict, predict_lesions
 from stochseg.models import load, save
 from tests.support.predictions import RNG, gray, small_model
+from tests.support.scans import ct, random_model, write_nifti
 from tests.support.workers import DeadlyPool, worker_pids
 
 pytest.importorskip("distributed")
@@ -75,6 +76,20 @@ def test_the_same_files_as_in_one_process(pool, saved, inputs, alone, tmp_path):
     (failed,) = (outcome for outcome in outcomes if outcome.status == "failed")
     assert Path(failed.source).name == "broken.png"
     assert seen[-1] == (PICTURES + 2, PICTURES + 2)
+
+
+def test_lesions_of_several_scans(pool, tmp_path):
+    model = save(random_model(2), tmp_path / "model")
+    scans = [write_nifti(tmp_path / f"{name}.nii", ct(seed=i)) for i, name in enumerate("abc")]
+    lesions = [Lesion(str(x), ((x, 14, 5),), input=name) for x in (10, 12) for name in "abc"]
+    lesions += [Lesion("outside", ((99, 14, 5),), input="b")]
+    for out, workers in (("alone", None), ("shared", pool)):
+        outcomes = predict_lesions(
+            load(model), scans, lesions, tmp_path / out, OPTIONS, origin=str(model), pool=workers
+        )
+        assert sorted(outcome.status for outcome in outcomes) == ["done", "done", "failed"]
+    assert contents(tmp_path / "shared") == contents(tmp_path / "alone")
+    assert {path.name for path in (tmp_path / "shared").iterdir()} == {"a", "c"}
 
 
 def test_a_killed_worker_is_replaced(pool, saved, inputs, alone, tmp_path):

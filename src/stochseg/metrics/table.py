@@ -161,6 +161,12 @@ def class_of(key: str) -> str:
     return key.partition("/")[2]
 
 
+def count_of(key: str) -> int:
+    """The number of samples that a key names, such as 16 of ged_16; 0 for others."""
+    found = _parse(key)
+    return 0 if found is None else found[1]
+
+
 def _parse(key: str) -> tuple[str, int] | None:
     """The row of the table and the number of samples, 0 if the key does not name it; None if the key is unknown."""
     base = key.partition("/")[0]

@@ -18,7 +18,12 @@ SUFFIXES = (".nrrd", ".mha", ".mhd")
 RAW = (".raw", ".zraw")
 """Suffixes of the voxels next to an .mhd file."""
 _HEADER = 2**16
-"""Bytes of a file in which the place of its voxels is stated."""
+"""Bytes of a file in which its header ends."""
+_LINE = 255
+"""Bytes of a line of a header. Longer ones overflow memory in the libraries of both formats, except free texts."""
+_NRRD = (re.compile(rb"\r?"), re.compile(rb"#|[^:]*:="))
+_META = (re.compile(rb"ElementDataFile\s*=.*"), re.compile(rb"[^=]*\|"))
+"""The last line of a header, and the start of free texts: comments, keys with values, DICOM tags."""
 _ELSEWHERE = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -29,9 +34,14 @@ def read_volume(file: Path, where: str) -> Volume:
         UserError: The file is damaged, has more than three axes, is too large, or takes its voxels from another folder.
     """
     sitk = require("SimpleITK", "medical", where)
+    is_nrrd = file.suffix.lower() == ".nrrd"
     try:
-        _check_place(file, where)
+        with file.open("rb") as stream:
+            head = stream.read(_HEADER)
+        _check_lines(head, *(_NRRD if is_nrrd else _META), where)
+        _check_place(head, where)
         reader = sitk.ImageFileReader()
+        reader.SetImageIO("NrrdImageIO" if is_nrrd else "MetaImageIO")
         reader.SetFileName(str(file))
         reader.ReadImageInformation()
         voxels = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
@@ -47,10 +57,23 @@ def read_volume(file: Path, where: str) -> Volume:
     return _convert(sitk, image, where)
 
 
-def _check_place(file: Path, where: str) -> None:
+def _check_lines(head: bytes, end: re.Pattern[bytes], free: re.Pattern[bytes], where: str) -> None:
+    """Raise a UserError for a header that is too long, or that has a line that is."""
+    for line in head.split(b"\n"):
+        if end.fullmatch(line):
+            return
+        if len(line) > _LINE and not free.match(line):
+            raise UserError(
+                f"{where}: the line {line[:20].decode(errors='replace')!r}… of its header has more than {_LINE} "
+                "characters; it is damaged, or save it as NIfTI"
+            )
+    if len(head) == _HEADER:
+        raise UserError(f"{where}: its header has more than {_HEADER:,} bytes; it is damaged, or save it as NIfTI")
+
+
+def _check_place(head: bytes, where: str) -> None:
     """Raise a UserError if the voxels are in other files than one in the same folder."""
-    with file.open("rb") as stream:
-        found = _ELSEWHERE.search(stream.read(_HEADER))
+    found = _ELSEWHERE.search(head)
     place = found[1].decode(errors="replace") if found else "LOCAL"
     if place != "LOCAL" and (Path(place).name != place or place.startswith("LIST") or "%" in place):
         raise UserError(f"{where} takes its voxels from {place!r}, expected a file in its own folder; save it as .mha")

@@ -103,12 +103,12 @@ def _series_volume(tree: Tree, names: Sequence[str]) -> Volume:
 def orient(volume: Volume, plane: Plane, where: str) -> Scan:
     """Turn a volume into slices of a plane by its affine. Voxels are moved, not interpolated."""
     slicing = volume.slicing(plane)
-    affine = volume.affine @ _index_map(slicing, volume.values.shape)
+    affine = volume.affine @ index_map(slicing, volume.values.shape)
     affine[:3] *= volume.unit
     return Scan(compact(slicing.cut(volume.values), where), affine)
 
 
-def _index_map(slicing: Slicing, shape: Sequence[int]) -> npt.NDArray[np.float64]:
+def index_map(slicing: Slicing, shape: Sequence[int]) -> npt.NDArray[np.float64]:
     """Return the matrix "4 4" from slice, row and column to the index of the array."""
     matrix = np.zeros((4, 4))
     matrix[3, 3] = 1

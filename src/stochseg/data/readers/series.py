@@ -140,16 +140,35 @@ def _thickness(header: Any) -> float:
 
 def _step(slices: Sequence[_Slice], heights: Vector) -> Vector:
     """Offset from a slice to the next, oblique for a tilted gantry. Slices must be evenly spaced."""
-    gaps = np.diff(heights)
-    usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
-    for lower, upper, gap in zip(slices, slices[1:], gaps, strict=False):
-        pair = f"{lower.name} and {upper.name}"
+    names = [each.name for each in slices]
+    check_gaps(names, heights, usual_gap(heights), "complete the series, or use the slices as single files")
+    return (slices[-1].position - slices[0].position) / (len(slices) - 1)
+
+
+def usual_gap(heights: Vector) -> float:
+    """Return the distance between most neighbors of two or more sorted positions."""
+    gaps = np.sort(np.diff(heights))
+    return float(gaps[(len(gaps) - 1) // 2])
+
+
+def check_gaps(names: Sequence[str], heights: Vector, usual: float, remedy: str) -> None:
+    """Check that slices are evenly spaced.
+
+    Args:
+        names: Names of the slices, for messages.
+        heights: Their sorted positions in millimeters.
+        usual: Distance between most slices of the series.
+        remedy: Advice in the message if they are not.
+
+    Raises:
+        UserError: A slice is missing, two lie at the same place, or the distances differ.
+    """
+    for lower, upper, gap in zip(names, names[1:], np.diff(heights), strict=False):
+        pair = f"{lower} and {upper}"
         if gap < 1e-3:
             raise UserError(f"{pair} lie at the same place (a second phase, or a copy?); give one volume at a time")
         if abs(gap - usual) > TOLERANCE * usual + 2e-3:
             problem = "a slice is missing" if gap > usual else "the slices are not evenly spaced"
             raise UserError(
-                f"{pair} lie {gap:.3g} mm apart, most slices of the series {usual:.3g} mm: {problem}; complete the "
-                "series, or use the slices as single files"
+                f"{pair} lie {gap:.3g} mm apart, most slices of the series {usual:.3g} mm: {problem}; {remedy}"
             )
-    return (slices[-1].position - slices[0].position) / (len(slices) - 1)

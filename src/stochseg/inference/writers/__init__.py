@@ -10,7 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from stochseg.inference.writers.base import Prediction, Writer
+from stochseg.inference.writers.dicom_maps import write_entropy_map, write_fractional_seg
 from stochseg.inference.writers.dicom_seg import write_dicom_seg
+from stochseg.inference.writers.geojson import write_geojson
 from stochseg.inference.writers.nifti import write_nifti
 from stochseg.inference.writers.pictures import fits_palette, write_palette_png, write_tiff
 from stochseg.inference.writers.previews import write_overlay, write_overview
@@ -28,6 +30,9 @@ WRITERS: dict[str, Writer] = {
     "mean.nii.gz": Writer(partial(write_nifti, part="mean"), lambda p: not p.is_picture),
     "entropy.nii.gz": Writer(partial(write_nifti, part="entropy"), lambda p: not p.is_picture),
     "fused.dcm": Writer(write_dicom_seg, lambda p: bool(p.stack.headers)),
+    "probabilities.dcm": Writer(write_fractional_seg, lambda p: bool(p.stack.headers) and "dicom-maps" in p.also),
+    "entropy.dcm": Writer(write_entropy_map, lambda p: bool(p.stack.headers) and "dicom-maps" in p.also),
+    "fused.geojson": Writer(write_geojson, lambda p: p.is_picture and "geojson" in p.also),
     "overlay.png": Writer(write_overlay, lambda p: True),
     "overview.png": Writer(write_overview, lambda p: p.overview),
 }

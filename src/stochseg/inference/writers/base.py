@@ -17,7 +17,7 @@ class Prediction:
     """One input and its samples.
 
     result: the samples; stack: the input's raw slices and their geometry; info: class names and colors; model: name of
-    the model; overview: whether overview.png is written.
+    the model; overview: whether overview.png is written; also: names of outputs that are written on request.
     """
 
     result: StackResult
@@ -25,6 +25,7 @@ class Prediction:
     info: DatasetInfo
     model: str = "stochseg"
     overview: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def is_picture(self) -> bool:

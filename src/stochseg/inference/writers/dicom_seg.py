@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stochseg._version import __version__
 from stochseg.errors import UserError
 from stochseg.extras import require
-from stochseg.inference.result import LabelArray, StackResult, label_type
+from stochseg.inference.result import StackResult, label_type
 from stochseg.inference.writers.base import Prediction
 from stochseg.plotting.pictures import rgb_bytes
 from stochseg.types import DatasetInfo, Samples
 
 CODING_SCHEME = "99STOCHSEG"
-"""Private scheme of class codes: a class has a name, but its term in a public dictionary is unknown."""
+"""Private scheme of classes with a name whose code in a public dictionary is unknown."""
 
 LONGEST_TEXT = 64
 """Characters that a DICOM text of type LO holds."""
@@ -55,13 +56,14 @@ def to_dicom_seg(samples: Samples, headers: Sequence[Any], info: DatasetInfo, al
 @dataclass(frozen=True)
 class Segment:
     """A segment. label: its name; kind and kind_name: number and name of its class; color: "#rrggbb"; lesion: the
-    lesion that it belongs to, if it was segmented alone."""
+    lesion that it belongs to, if it was segmented alone; code: of its class, see `DatasetInfo.codes`."""
 
     label: str
     kind: int
     kind_name: str
     color: str
     lesion: str = ""
+    code: str = ""
 
 
 def class_segments(info: DatasetInfo, lesion: str = "") -> list[Segment]:
@@ -70,31 +72,52 @@ def class_segments(info: DatasetInfo, lesion: str = "") -> list[Segment]:
     for kind in range(1, info.num_classes):
         name = info.names[kind].strip() or f"class {kind}"
         label = (lesion if info.num_classes == 2 else f"{lesion}: {name}") if lesion else name
-        segments.append(Segment(label[:LONGEST_TEXT], kind, name[:LONGEST_TEXT], info.colors[kind], lesion))
+        code = info.codes[kind] if info.codes else ""
+        segments.append(Segment(label[:LONGEST_TEXT], kind, name[:LONGEST_TEXT], info.colors[kind], lesion, code))
     return segments
 
 
 def segmentation(
-    fused: LabelArray,
+    fused: npt.NDArray[Any],
     headers: Sequence[Any],
     segments: Sequence[Segment],
     num_samples: int,
     algorithm: str = "stochseg",
 ) -> Any:
     """Build the segmentation of a map "s h w" with the numbers of the segments, from 1, or of "s h w m" with one mask
-    per segment, which may overlap."""
+    per segment, which may overlap; floats "s h w m" are probabilities of the segments, stored in 255 steps."""
     highdicom = require("highdicom", "medical", "writing DICOM SEG")
-    if len(headers) != len(fused):
-        raise UserError(f"expected one DICOM header per slice, got {len(headers)} for {len(fused)} slices")
+    soft = fused.dtype.kind == "f"
+    kinds, what = highdicom.seg.SegmentationTypeValues, "mean probabilities" if soft else "fused map"
+    return derived_object(
+        highdicom.seg.Segmentation,
+        headers,
+        fused,
+        algorithm,
+        segmentation_type=kinds.FRACTIONAL if soft else kinds.BINARY,
+        segment_descriptions=_describe_segments(highdicom, segments, algorithm[:LONGEST_TEXT]),
+        content_label="PROBABILITIES" if soft else "SEGMENTATION",
+        content_description=f"{what} of {num_samples} samples",
+        omit_empty_frames=bool(fused.any()),  # at least one frame is required
+    )
+
+
+def derived_object(kind: Any, headers: Sequence[Any], pixels: npt.NDArray[Any], algorithm: str, **content: Any) -> Any:
+    """Build a DICOM object that refers to source images. kind: its class in highdicom; pixels: "s h w …".
+
+    Raises:
+        UserError: The headers lack what it must refer to.
+    """
+    highdicom = require("highdicom", "medical", "writing DICOM")
+    if len(headers) != len(pixels):
+        raise UserError(f"expected one DICOM header per slice, got {len(headers)} for {len(pixels)} slices")
     algorithm = algorithm[:LONGEST_TEXT]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about empty segmentations and small faults of foreign headers
         try:
-            return highdicom.seg.Segmentation(
+            return kind(
                 source_images=[_with_required_tags(header) for header in headers],
-                pixel_array=fused,
-                segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-                segment_descriptions=_describe_segments(highdicom, segments, algorithm),
+                pixel_array=pixels,
                 series_instance_uid=highdicom.UID(),
                 series_number=1000 + int(headers[0].get("SeriesNumber") or 0) % 1000,
                 sop_instance_uid=highdicom.UID(),
@@ -103,15 +126,13 @@ def segmentation(
                 manufacturer_model_name=algorithm,
                 software_versions=__version__,
                 device_serial_number="0",
-                content_label="SEGMENTATION",
-                content_description=f"fused map of {num_samples} samples",
                 series_description=f"stochseg {algorithm}"[:LONGEST_TEXT],
-                omit_empty_frames=bool(fused.any()),  # at least one frame is required
                 specific_character_set="ISO_IR 192",  # UTF-8 whatever the source's: class names are in any script
+                **content,
             )
         except (AttributeError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"a DICOM SEG cannot refer to these images ({str(error).rstrip('.')}); fix their headers"
+                f"a DICOM object cannot refer to these images ({str(error).rstrip('.')}); fix their headers"
             ) from None
 
 
@@ -125,7 +146,7 @@ def _describe_segments(highdicom: Any, segments: Sequence[Segment], algorithm: s
             segment_number=number,
             segment_label=segment.label,
             segmented_property_category=codes.SCT.Tissue,
-            segmented_property_type=highdicom.sr.CodedConcept(str(segment.kind), CODING_SCHEME, segment.kind_name),
+            segmented_property_type=_coded(highdicom, segment),
             algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
             algorithm_identification=identification,
             display_color=highdicom.color.CIELabColor.from_rgb(*rgb_bytes(segment.color)),
@@ -134,6 +155,14 @@ def _describe_segments(highdicom: Any, segments: Sequence[Segment], algorithm: s
         )
         for number, segment in enumerate(segments, start=1)
     ]
+
+
+def _coded(highdicom: Any, segment: Segment) -> Any:
+    """The class in a public dictionary if its code is known, else in a private scheme."""
+    if segment.code:
+        scheme, value, meaning = segment.code.split(":", 2)
+        return highdicom.sr.CodedConcept(value, scheme, meaning)
+    return highdicom.sr.CodedConcept(str(segment.kind), CODING_SCHEME, segment.kind_name)
 
 
 def _with_required_tags(header: Any) -> Any:

@@ -25,7 +25,11 @@ def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
     if prediction.stack.dpi is not None:
         options |= {"resolution": prediction.stack.dpi, "resolutionunit": "INCH"}
     array = getattr(prediction.result, part)[0]
-    names = {"class_names": prediction.info.names} if part == "mean" else {}  # of its pages
+    names: dict[str, Any] = {"class_names": prediction.info.names} if part == "mean" else {}  # of its pages
+    if prediction.stack.pixel is not None:
+        names = {"Channel": {"Name": list(prediction.info.names)}} if part == "mean" else {}
+        names |= {f"PhysicalSize{axis}": 1000 * mm for axis, mm in zip("YX", prediction.stack.pixel, strict=True)}
+        options["ome"] = True  # like the input, in micrometers
     tifffile.imwrite(file, array, metadata={"axes": AXES[part], **names}, **options)
 
 
