@@ -34,7 +34,7 @@ def run(methods, out, budget="3", *, evaluations=None, **arguments):
 
 def test_a_failed_method_has_a_row_with_its_problem(methods, tmp_path):
     out = tmp_path / "out"
-    good, bad = run(methods, out)
+    good, bad, *references = run(methods, out)
     assert good["train_steps"] == 3
     assert good["problem"] == ""
     assert 0 <= good["hm_iou"] <= 1
@@ -44,9 +44,13 @@ def test_a_failed_method_has_a_row_with_its_problem(methods, tmp_path):
     assert math.isnan(bad["ged"])
     with (out / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["method"] for row in rows] == methods, "failed methods come last"
-    assert float(rows[0]["ged"]) == pytest.approx(good["ged"], abs=1e-4)
-    assert rows[1]["ged"] == ""
+    assert rows[-1]["method"] == methods[1], "failed methods come last"
+    assert rows[-1]["ged"] == ""
+    by_name = {row["method"]: row for row in rows}
+    assert float(by_name[methods[0]]["ged"]) == pytest.approx(good["ged"], abs=1e-4)
+    assert [row["method"] for row in references] == ["blind", "empty", "majority", "pixels", "raters"]
+    assert {by_name[row["method"]]["note"] for row in references} == {"reference"}
+    assert (good["note"] == "worse than blind") == (good["ged"] > references[0]["ged"])
     text = (out / "comparison.md").read_text()
     assert "GED_2" in text
     assert "no model at absent" in text
@@ -67,6 +71,15 @@ def test_finished_rows_are_kept_and_failed_ones_are_repeated(methods, tmp_path, 
     assert [config.start_from for config in trained] == ["absent"]
 
 
+def test_references_are_scored_once_per_folder_and_terms(methods, tmp_path, monkeypatch):
+    scored, again = [], module.score_references
+    monkeypatch.setattr(module, "score_references", lambda *rest: scored.append(rest[1:]) or again(*rest))
+    first = run(methods[:1], tmp_path / "out")
+    second = run([*methods[:1], f"{methods[0]} lr=1e-3"], tmp_path / "out")
+    assert scored == [([2], 2)]
+    assert second[2:] == first[1:]
+
+
 @pytest.mark.xdist_group("dask")
 def test_workers_make_the_same_rows(methods, tmp_path, pool):
     timing = {"train_minutes": 0, "seconds_per_sample": 0}
@@ -82,7 +95,7 @@ def test_workers_make_the_same_rows(methods, tmp_path, pool):
 
 
 def test_a_method_that_kills_its_workers_is_a_failed_one(methods, tmp_path):
-    (row,) = run(methods[:1], tmp_path / "out", pool=LosingPool("good.yaml"))
+    row, *_ = run(methods[:1], tmp_path / "out", pool=LosingPool("good.yaml"))
     assert "its worker died 2 times" in row["problem"]
 
 
@@ -125,11 +138,12 @@ def test_mistakes_are_found_before_training(methods, tiny_run, folder_root, tmp_
 def test_the_entropy_grid_is_measured_on_validation_images(methods, tmp_path, monkeypatch):
     opened, open_split = [], module.open_split
     monkeypatch.setattr(module, "open_split", lambda config, split: opened.append(split) or open_split(config, split))
-    (row,) = run([f"{methods[0]} model.options.grid=entropy"], tmp_path / "out", split="test")
+    row, *_ = run([f"{methods[0]} model.options.grid=entropy"], tmp_path / "out", split="test")
     assert row["problem"] == ""
-    checked, scored, drawn = opened[:3], opened[3:5], opened[5:]
+    checked, scored, references, drawn = opened[:3], opened[3:5], opened[5:6], opened[6:]
     assert checked == ["train", "val", "test"]
     assert scored == ["val", "test"]
+    assert references == ["test"]
     assert drawn == ["test", "val"]
 
 
@@ -156,14 +170,14 @@ def test_the_last_weights_are_scored(methods, tmp_path, monkeypatch):
         (out / "best/config.json").write_text("{}")
 
     monkeypatch.setattr(module, "train", train_and_spoil)
-    (row,) = run([f"{methods[0]} validation.every=1"], tmp_path / "out")
+    row, *_ = run([f"{methods[0]} validation.every=1"], tmp_path / "out")
     assert row["problem"] == ""
     log = [json.loads(line) for line in next((tmp_path / "out").rglob("log.jsonl")).read_text().splitlines()]
     assert [line["step"] for line in log if "val/ged" in line] == [3]
 
 
 def test_a_time_budget_ends_the_training_and_decays_the_learning_rate(methods, tmp_path):
-    (row,) = run(methods[:1], tmp_path / "out", budget="1s")
+    row, *_ = run(methods[:1], tmp_path / "out", budget="1s")
     assert row["train_steps"] > 3
     assert 1 / 60 <= row["train_minutes"] < 1
     log = [json.loads(line) for line in next((tmp_path / "out").rglob("log.jsonl")).read_text().splitlines()]
@@ -190,7 +204,7 @@ def test_a_wrong_budget_is_refused(text):
 def test_a_method_with_other_settings_is_another_method(methods, tmp_path):
     spaced = tmp_path / "a = b.yaml"
     spaced.write_text((tmp_path / "good.yaml").read_text())
-    good, slow, other = run([methods[0], f"{methods[0]} lr=1e-9 batch_size=1", str(spaced)], tmp_path / "out")
+    good, slow, other, *_ = run([methods[0], f"{methods[0]} lr=1e-9 batch_size=1", str(spaced)], tmp_path / "out")
     assert good["ged"] == other["ged"] != slow["ged"]
     settings = [json.loads(file.read_text()) for file in sorted((tmp_path / "out").glob("*/row.json"))]
     assert len(settings) == 3

@@ -2,7 +2,8 @@
 
 from stochseg.evaluation.compatibility import check_compatible, match_normalization, without_void_label
 from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_curve
-from stochseg.evaluation.results import Evaluation, ModeTable, class_table, table, write_results
+from stochseg.evaluation.references import score_references
+from stochseg.evaluation.results import Evaluation, ModeTable, class_table, reference_table, table, write_results
 from stochseg.evaluation.seeds import evaluate_seeds
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "evaluate_seeds",
     "evaluations_curve",
     "match_normalization",
+    "reference_table",
+    "score_references",
     "table",
     "without_void_label",
     "write_results",

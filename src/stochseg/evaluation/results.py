@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
+from stochseg.data import SegmentationData
+from stochseg.evaluation.references import REFERENCE_NOTE, References, score_references, worse_than_blind
 from stochseg.files import write_csv, write_text
-from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
+from stochseg.metrics.table import class_of, count_of, format_metric, metric_info, sort_metrics
 from stochseg.types import Example, Samples
 
 
@@ -38,6 +40,7 @@ class Evaluation:
         kept: some examples with their samples, for pictures.
         modes: frequencies of the known modes, if the data have a known truth.
         seeds: the metrics of each sampling seed, if there are several.
+        references: the metrics of label maps that no model drew (`score_references`), if they were scored.
     """
 
     metrics: dict[str, float]
@@ -46,6 +49,7 @@ class Evaluation:
     kept: list[tuple[Example, Samples]] = field(default_factory=list)
     modes: ModeTable | None = None
     seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    references: References = field(default_factory=dict)
 
     @property
     def deviation(self) -> dict[str, float]:
@@ -67,6 +71,22 @@ class Evaluation:
         names = list(dict.fromkeys(class_of(key) for key in sorted(keys, key=lambda key: not key.startswith("iou/"))))
         rows = [[name, *(self.text(f"{column}/{name}") for column in columns)] for name in names]
         return ["class", *(metric_info(column).short for column in columns)], rows
+
+    def with_references(self, data: SegmentationData, limit: int | None) -> Evaluation:
+        """Add the scores of the references on the same images; data and limit: as given to `evaluate`."""
+        counts = [count_of(key) for key in self.metrics if key.startswith("ged_") and count_of(key)]
+        return replace(self, references=score_references(data, counts, limit))
+
+    def reference_rows(self) -> tuple[list[str], list[list[str]]]:
+        """The main scores of the model and of the references as text: the names of the columns, and the rows."""
+        n = self.settings["n"]
+        shown = (f"ged_{n}", f"hm_iou_{n}", f"diversity_{n}", "miou", "ece", "brier")
+        keys = [key for key in shown if key in self.metrics]  # one sample has no diversity
+        worse = worse_than_blind(self.metrics, self.references, n)
+        rows = [[self.settings["model"] + " (worse than blind)" * worse, *map(self.text, keys)]]
+        for name, scores in self.references.items():
+            rows.append([name, *(format_metric(key, scores.get(key)) for key in keys)])
+        return ["", *(metric_info(key).short for key in keys)], rows if self.references else []
 
 
 def table(result: Evaluation) -> Table:
@@ -97,8 +117,22 @@ def class_table(result: Evaluation) -> Table | None:
     return out
 
 
+def reference_table(result: Evaluation) -> Table | None:
+    """Build a table of the references for the terminal; None if they were not scored."""
+    columns, rows = result.reference_rows()
+    if not rows:
+        return None
+    out = Table(title="references: label maps that no model drew", caption=REFERENCE_NOTE)
+    for column in columns:
+        out.add_column(column, justify="right" if column else "left", overflow="fold")
+    for row in rows:
+        out.add_row(*row)
+    return out
+
+
 def write_results(result: Evaluation, folder: Path) -> list[Path]:
-    """Write metrics.json, metrics.csv and images.csv (one row per image); returns the files.
+    """Write metrics.json, metrics.csv and images.csv (one row per image), with references references.csv, too; returns
+    the files.
 
     metrics.csv has one row; with several seeds one per seed, and the mean and the standard deviation at the end.
     """
@@ -110,7 +144,12 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
         content |= {"deviation": result.deviation, "seeds": seeds}
         parts = {**seeds, "mean": result.metrics, "deviation": result.deviation}
         rows = [{**result.settings, "seed": name, **metrics} for name, metrics in parts.items()]
+    if result.references:
+        content["references"] = result.references
     write_text(files[0], json.dumps(content, indent=2) + "\n")
     write_csv(files[1], rows)
     write_csv(files[2], result.images)
+    if result.references:
+        files.append(folder / "references.csv")
+        write_csv(files[3], [{"reference": name, **scores} for name, scores in result.references.items()])
     return files

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -20,9 +20,10 @@ from stochseg._version import __version__
 from stochseg.data import spread
 from stochseg.devices import pick_device
 from stochseg.errors import UserError
-from stochseg.evaluation import evaluate
+from stochseg.evaluation import evaluate, score_references
 from stochseg.evaluation.evaluator import check_counts
-from stochseg.experiments.comparison import METRICS, Row, disputed_examples, write_comparison
+from stochseg.evaluation.references import References
+from stochseg.experiments.comparison import METRICS, Row, disputed_examples, with_references, write_comparison
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.locks import locked
@@ -37,6 +38,7 @@ from stochseg.types import Samples
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 ROW = "row.json"
+REFERENCES = "references.json"
 GRID_IMAGES, GRID_SAMPLES = 3, 8
 
 
@@ -131,7 +133,8 @@ def compare(
         pool: workers that train and score the methods, one each; the budget holds for every one.
 
     Returns:
-        One row per method with the keys `comparison.COLUMNS`; `problem` says why a method failed.
+        One row per method with the keys `comparison.COLUMNS`; `problem` says why a method failed, `note` whether it
+        scores worse than label maps of other images. Then one row per reference, with the note "reference".
 
     Raises:
         UserError: before any training, if the methods cannot be compared, rows of other terms are in `out`, or another
@@ -144,27 +147,28 @@ def compare(
         raise UserError("compare: sampler and grid are settings of a method: 'ccdm model.options.sampler=ddim'")
     check_counts(options, limit)
     limits = parse_budget(budget)
-    configs = {name: _config(name, overrides, data, limits) for name in methods}
+    configs = {name: method_config(name, overrides, data, limits) for name in methods}
     _check_data(configs, split)
     runner: Runner[str] = partial(run_here, str) if pool is None else partial(pool.run, str)  # nothing is shared
     with locked(out):
         place = next(runner(_place, [[device]], _lost_place))
         terms = Terms(budget, data, split, options, limit, tuple(overrides), *place)
-        rows = _rows(configs, out, terms, runner, console)
+        rows = with_references(_rows(configs, out, terms, runner, console), _references(configs, out, terms), options.n)
         write_comparison(rows, out, terms.record())
-        _write_grids([row["method"] for row in rows if not row["problem"]], configs, out, terms)
+        finished = [row["method"] for row in rows if row["method"] in configs and not row["problem"]]
+        _write_grids(finished, configs, out, terms)
     return rows
 
 
 def _rows(configs: dict[str, TrainConfig], out: Path, terms: Terms, runner: Runner[str], console: Console) -> list[Row]:
     """Read the rows of finished methods and make the others."""
-    rows = {name: _finished_row(out / _folder(name) / ROW, name, terms.record()) for name in configs}
+    rows = {name: _finished_row(out / folder_of(name) / ROW, name, terms.record()) for name in configs}
 
     def pending() -> Iterator[list[Method]]:
         for name, config in configs.items():
             if rows[name] is None:
                 console.print(f"{name}: training for {terms.budget}", highlight=False, markup=False)
-                yield [(name, config, out / _folder(name))]
+                yield [(name, config, out / folder_of(name))]
 
     def show(row: Row) -> None:
         scores = (f"{title} {format_metric(key, row[key])}" for key, title in (("ged", "GED"), ("hm_iou", "HM-IoU")))
@@ -175,16 +179,31 @@ def _rows(configs: dict[str, TrainConfig], out: Path, terms: Terms, runner: Runn
     with closing(runner(partial(_train_methods, terms), pending(), _lost_method)) as made:
         for row in made:
             name = row["method"]
-            write_text(out / _folder(name) / ROW, json.dumps({"settings": terms.record(), **row}, indent=2) + "\n")
+            write_text(out / folder_of(name) / ROW, json.dumps({"settings": terms.record(), **row}, indent=2) + "\n")
             show(row)
             rows[name] = row
     return [row for row in rows.values() if row is not None]
 
 
+def _references(configs: dict[str, TrainConfig], out: Path, terms: Terms) -> References:
+    """The scores of the references on the data of all methods, computed once per folder."""
+    config, file = next(iter(configs.values())), out / REFERENCES
+    settings = {
+        "data": config.data.model_dump(mode="json"),
+        **{key: value for key, value in terms.record().items() if key in ("split", "samples", "limit", "stochseg")},
+    }
+    if file.is_file() and (known := json.loads(file.read_text()))["settings"] == settings:
+        return cast(References, known["references"])
+    references = score_references(open_split(config, terms.split), [terms.options.n], terms.limit)
+    write_text(file, json.dumps({"settings": settings, "references": references}, indent=2) + "\n")
+    return references
+
+
 # ---------------------------------------------------------------------- checks before any training
 
 
-def _config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
+def method_config(method: str, overrides: Sequence[str], data: Path | None, limits: dict[str, Any]) -> TrainConfig:
+    """The training of a method with its own settings: "ccdm-fast lr=1e-3". limits: keys of the config to replace."""
     name, *own = method.split() or [method]
     if not all("=" in word for word in own):  # a config file with blanks in its path
         name, own = method, []
@@ -214,7 +233,8 @@ def _check_data(configs: dict[str, TrainConfig], split: str) -> None:
             )
 
 
-def _folder(method: str) -> str:
+def folder_of(method: str) -> str:
+    """Name of the folder of a method."""
     return re.sub(r"[^\w.+-]+", "-", method)
 
 
@@ -259,7 +279,7 @@ def _lost_method(method: Method) -> Row:
 
 
 def _empty_row(name: str) -> Row:
-    return {"method": name, **dict.fromkeys(METRICS, math.nan), "problem": ""}
+    return {"method": name, **dict.fromkeys(METRICS, math.nan), "note": "", "problem": ""}
 
 
 def _run(name: str, config: TrainConfig, folder: Path, terms: Terms) -> Row:
@@ -305,7 +325,7 @@ def _write_grids(methods: Sequence[str], configs: dict[str, TrainConfig], out: P
     examples = disputed_examples(data, GRID_IMAGES)
     drawn: list[dict[str, Samples]] = [{} for _ in examples]
     for method in methods:
-        model = _load_trained(out / _folder(method), configs[method], "auto" if terms.device != "cpu" else "cpu")
+        model = _load_trained(out / folder_of(method), configs[method], "auto" if terms.device != "cpu" else "cpu")
         options = terms.options_for(model).model_copy(update={"n": GRID_SAMPLES})
         for example, samples in zip(examples, drawn, strict=True):
             samples[method] = model.sample(example.image[None], **options.model_dump(), allow_unusual_input=True).to(

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from stochseg.data import SegmentationData, spread
+from stochseg.evaluation.references import REFERENCE_NOTE, References, worse_than_blind
 from stochseg.files import write_csv, write_text
 from stochseg.metrics.table import FAMILIES, format_metric, metric_info
 from stochseg.plotting import method_bars, write_figure
@@ -30,10 +31,22 @@ METRICS = (
     "evaluations",
     "seconds_per_sample",
 )
-COLUMNS = ("method", *METRICS, "problem")
-PRINTED = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample")
+COLUMNS = ("method", *METRICS, "note", "problem")
+PRINTED = ("method", "ged", "hm_iou", "diversity", "ece", "seconds_per_sample", "note")
 """Columns that fit into 80 characters."""
 _TERMS = {"evaluations": "maximum network evaluations", "limit": "images", "overrides": "settings"}
+
+
+def with_references(rows: Sequence[Row], references: References, n: int) -> list[Row]:
+    """Add a row per reference, and a note to each method that scores worse than label maps of other images."""
+    found = []
+    for row in rows:
+        scored = {f"{key}_{n}": row[key] for key in FAMILIES}
+        found.append({**row, "note": "worse than blind" if worse_than_blind(scored, references, n) else ""})
+    for name, scores in references.items():
+        own = {key: scores.get(f"{key}_{n}" if key in FAMILIES else key, math.nan) for key in METRICS}
+        found.append({"method": name, **own, "note": "reference", "problem": ""})
+    return found
 
 
 def column_titles(n: int | None = None) -> dict[str, str]:
@@ -46,7 +59,7 @@ def write_comparison(rows: Sequence[Row], out: Path, settings: Mapping[str, Any]
     """Write comparison.csv, comparison.md and comparison.png, ordered by GED.
 
     Args:
-        rows: one per method, with the keys `COLUMNS`.
+        rows: of `with_references`, with the keys `COLUMNS`.
         out: the folder.
         settings: the terms that are the same for all methods, among them the number of samples.
     """
@@ -55,8 +68,9 @@ def write_comparison(rows: Sequence[Row], out: Path, settings: Mapping[str, Any]
     write_csv(out / "comparison.csv", cells)
     given = {key: value for key, value in settings.items() if value not in (None, [])}
     terms = ", ".join(f"{_TERMS.get(key, key)} {_term(value)}" for key, value in given.items())
-    write_text(out / "comparison.md", f"{markdown_table(cells, column_titles(n))}\nThe same for all: {terms}.\n")
-    finished = [row for row in ordered if not row["problem"]]
+    text = f"{markdown_table(cells, column_titles(n))}\nThe same for all: {terms}. References, which no model drew: "
+    write_text(out / "comparison.md", f"{text}{REFERENCE_NOTE}.\n")
+    finished = [row for row in ordered if not row["problem"] and row["note"] != "reference"]
     if finished:
         write_figure(method_bars(finished, n=n), out / "comparison.png")
 
@@ -65,7 +79,7 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     """Build a table for the terminal, ordered by GED."""
     table, titles = Table(title=title), column_titles()
     for key in PRINTED:
-        table.add_column(titles[key], justify="left" if key == "method" else "right", overflow="fold")
+        table.add_column(titles[key], justify="left" if key in ("method", "note") else "right", overflow="fold")
     for row in rank(rows):
         cells = format_row(row)
         table.add_row(*([row["method"], "failed"] if row["problem"] else [cells[key] for key in PRINTED]))
@@ -91,9 +105,9 @@ def markdown_table(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]
     | ssn | 0.31 |
     <BLANKLINE>
     """
-    shown = [key for key in columns if any(row[key] for row in rows)]
+    shown = [key for key in columns if any(row.get(key) for row in rows)]  # older tables have fewer
     lines = [[columns[key] for key in shown], ["---"] * len(shown)]
-    lines += [[row[key].replace("|", "/") for key in shown] for row in rows]
+    lines += [[row.get(key, "").replace("|", "/") for key in shown] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

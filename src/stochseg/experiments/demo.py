@@ -64,7 +64,8 @@ def _run(config: TrainConfig, out: Path, console: Console, command: str) -> Eval
     assert isinstance(model, CategoricalDiffusion)
     count = min(IMAGES, len(data))
     _print(console, f"2/3 drawing {SAMPLES} samples of each of {count} phantoms that the model has never seen")
-    result = run.describe(evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count))
+    scores = evaluate(model, data, options=SamplingOptions(n=SAMPLES), limit=count)
+    result = run.describe(scores.with_references(data, count))
     console.print(table(result))
 
     _print(console, "3/3 writing pictures and the page")

@@ -5,15 +5,20 @@ Start from one and override keys: `stochseg train lidc-9m --data lidc.h5 batch_s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stochseg.data import data_at
+from stochseg.data import data_at, open_path
+from stochseg.data.fingerprint import measure_fingerprint, plan_patch
 from stochseg.errors import unknown_name
 from stochseg.models import MODELS, StochasticSegmenter, create
 from stochseg.models.registry import find_class, is_registered
 from stochseg.training.config import TrainConfig, override, read_config
+
+VOLUME_VOXELS = 16 * 128 * 128
+"""Voxels of a training step of `small` on volumes, as many as pixels of 16 images: a bound on memory and time."""
 
 # Training of a model by its own name, unless its authors chose otherwise.
 _BY_NAME: dict[str, Any] = {
@@ -129,12 +134,13 @@ _LIDC_3D: dict[str, Any] = {
         "name": "store",
         "options": {"path": "data/lidc-nodules.h5", "center": 64},
         "augment": "flip-rotate-slices",
-        "patch": [8, 64, 64],
+        "patch": [12, 64, 64],
         "patch_foreground": 0,
+        "beyond": 6,
     },
     "model": {
         "name": "ccdm-fast",
-        "options": {"focus": 64, "components": 8, "anneal": 250, "draws": 3, "evaluations": 5, "noise": "latin"},
+        "options": {"focus": 64, "components": 8, "anneal": 250, "draws": 3, "evaluations": 2, "noise": "latin"},
     },
     "start_from": "lidc",
     "steps": 3000,
@@ -279,7 +285,18 @@ def recipe(name: str, overrides: Sequence[str] = (), data: Path | None = None) -
         settings = ("augment", "crop", "size", "resize", "workers")
         kept = {key: values["data"][key] for key in settings if key in values["data"]}
         values = {**values, "data": {**kept, **data_at(data)}}
+        if name == "small" and data.exists():
+            values = {**values, **_volume_plan(values["data"], data)}
     return TrainConfig.parse(override(values, overrides), where=f"recipe {name!r}")
+
+
+def _volume_plan(section: dict[str, Any], data: Path) -> dict[str, Any]:
+    """Patches and batch size for volumes, by their fingerprint and a bound on memory; nothing for images."""
+    train = open_path(data, "train")
+    if train.info.spatial_dims != 3:
+        return {}
+    patch = plan_patch(measure_fingerprint(train), VOLUME_VOXELS // 2)
+    return {"data": {**section, "patch": patch}, "batch_size": max(2, min(16, VOLUME_VOXELS // math.prod(patch)))}
 
 
 def _paper_training(name: str) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""The protocol `fair`: patients kept back, pilots, curves from one training, intervals by patient, resuming."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from stochseg.errors import UserError
+from stochseg.experiments import fair as module
+from stochseg.experiments.fair import ABLATIONS, FairTerms, compare_fair, fair_methods, intervals, parse_budgets
+from stochseg.models import MODELS, load
+from stochseg.training import open_split
+from stochseg.training.config import write_config
+
+BUDGETS = (0.002, 0.004)
+
+
+@pytest.fixture
+def method(tiny_run, tmp_path):
+    file = tmp_path / "tiny.yaml"
+    write_config(tiny_run("data.train={count: 40}", "save_every=1"), file)
+    return str(file)
+
+
+def test_stages_are_kept_and_the_table_has_curve_intervals_and_references(method, tmp_path, monkeypatch):
+    terms, out = FairTerms(None, BUDGETS, images=3, images_own=2), tmp_path / "out"
+    rows = compare_fair([method], terms, out)
+    own = [row for row in rows if row["method"] == method]
+    assert [(row["minutes"], row["sampling"]) for row in own] == [
+        (BUDGETS[0], "10"),
+        *((BUDGETS[1], sampling) for sampling in ("10", "50", "latin", "own")),
+    ]
+    assert [row["method"] for row in rows[len(own) :]] == ["blind", "empty", "majority", "pixels", "raters"]
+    for row in own:
+        low, high = row["interval"]
+        assert low <= row["ged_16"] <= high
+        assert row["difference"] == 0
+    assert own[0]["steps"] <= own[1]["steps"]
+    folder = next(path for path in out.iterdir() if path.is_dir())
+    pilots = [json.loads(file.read_text()) for file in sorted(folder.glob("pilot-*.json"))]
+    assert len(pilots) == 3
+    best = min(pilots, key=lambda pilot: pilot["ged_16"])["lr"]
+    assert own[0]["lr"] == best
+    assert load(folder / "run" / "at-0.002m").name == "ccdm"
+    with (out / "fair.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
+    assert (out / "fair.png").stat().st_size > 1000
+
+    def untouched(*_, **__):
+        raise AssertionError("a finished stage was repeated")
+
+    monkeypatch.setattr(module, "evaluate", untouched)
+    monkeypatch.setattr(module, "score_references", untouched)
+    assert json.dumps(compare_fair([method], terms, out)) == json.dumps(rows)
+    with pytest.raises(UserError, match="another images"):
+        compare_fair([method], FairTerms(None, BUDGETS, images=2), out)
+
+
+def test_a_method_that_fails_has_a_row_and_the_others_a_result(method, tmp_path, monkeypatch):
+    train = module.train
+
+    def fail(config, *rest, **options):
+        if config.batch_size == 3:
+            raise RuntimeError("no memory")
+        return train(config, *rest, **options)
+
+    monkeypatch.setattr(module, "train", fail)
+    rows = compare_fair(
+        [f"{method} batch_size=3", method], FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path / "out"
+    )
+    assert rows[0]["note"] == "no result yet"
+    assert rows[1]["ged_16"] >= 0
+
+
+def test_the_patients_of_tune_are_not_trained_on(tiny_run):
+    config = tiny_run("data.train={count: 200}", "data.tune=0.1")
+    train, tune, all_ = (
+        {open_split(each, split)[i].id for i in range(len(open_split(each, split)))}
+        for each, split in ((config, "train"), (config, "tune"), (tiny_run("data.train={count: 200}"), "train"))
+    )
+    assert train | tune == all_
+    assert not train & tune
+    assert 5 <= len(tune) <= 40
+    with pytest.raises(UserError, match="no patient is left"):
+        open_split(tiny_run(), "tune")
+
+
+def test_intervals_are_those_of_patients_drawn_again():
+    """Three patients with one, one and two images: all 27 draws, against the quantiles of many random ones."""
+    own = {"a": 0.1, "b": 0.5, "c": 0.4, "d": 0.8}
+    first = {"a": 0.2, "b": 0.5, "c": 0.1, "d": 0.9}
+    patients = {"a": "p", "b": "q", "c": "r", "d": "r"}
+
+    def exact(values):
+        images = {"p": [values["a"]], "q": [values["b"]], "r": [values["c"], values["d"]]}
+        draws = itertools.product(images, repeat=3)
+        means = [np.mean([*itertools.chain.from_iterable(images[p] for p in draw)]) for draw in draws]
+        return np.quantile(means, [0.025, 0.975], method="inverted_cdf")
+
+    found = intervals(own, first, patients)
+    np.testing.assert_allclose(found["interval"], exact(own), atol=0.03)
+    assert found["difference"] == pytest.approx(np.mean([own[k] - first[k] for k in own]))
+    np.testing.assert_allclose(found["difference_interval"], exact({k: own[k] - first[k] for k in own}), atol=0.03)
+
+
+def test_all_stands_for_every_model_and_the_ablations():
+    found = fair_methods(["all"])
+    assert set(ABLATIONS) < set(found)
+    assert set(MODELS) - {"ccdm-fast"} < set(found)
+    with pytest.raises(UserError, match="every method once"):
+        fair_methods(["all", "ssn"])
+
+
+@pytest.mark.parametrize("text", ["20m,10m", "100,200", "soon"])
+def test_budgets_are_rising_times(text):
+    with pytest.raises(UserError, match="budget"):
+        parse_budgets(text)
