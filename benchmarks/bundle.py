@@ -1,6 +1,8 @@
-"""Bundle a trained model with the package: averaged weights in half precision, with a calibrated sampling grid.
+r"""Bundle a trained model with the package: averaged weights in half precision, with a calibrated sampling grid.
 
 python benchmarks/bundle.py RUN NAME --data data/lidc.h5
+python benchmarks/bundle.py RUN lidc-3d --data data/lidc-nodules.h5 --set evaluations=2 --preparation \
+    '{"crop": [128, 128], "slices": 8, "scale": "min-max", "units": "HU"}'
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 from stochseg.data import open_path, spread
 from stochseg.models import load, save
 from stochseg.models.io import SHIPPED
+from stochseg.types import Preparation
 
 LIMIT_MEGABYTES = 16
 
@@ -26,6 +29,9 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="option of the model, e.g. evaluations=10"
     )
+    parser.add_argument(
+        "--preparation", type=Preparation.model_validate_json, help="of scans for `predict --at`, as JSON"
+    )
     arguments = parser.parse_args()
 
     model = load(arguments.run)
@@ -33,6 +39,8 @@ def main() -> None:
     if changes:
         values = {**model.config.model_dump(mode="json"), **changes}
         model.config = type(model.config).model_validate(values)
+    if arguments.preparation:
+        model.info = model.info.model_copy(update={"preparation": arguments.preparation})
     data = open_path(arguments.data, "val")
     model.calibrate_sampling([data[i].image[None] for i in spread(len(data), arguments.images)])
     megabytes = 2 * sum(tensor.numel() for tensor in model.state_dict().values()) / 1e6

@@ -3,10 +3,11 @@
 python benchmarks/scale.py
 
 The bundled model `lidc` segments synthetic slices of 128×128 pixels with 16 samples each and writes all results. Every
-way is measured once per round, after its model was loaded; the ratios are against one process of one thread in the same
-round, medians over the rounds. `start_seconds`: from the start of the workers to the first results. `cpu_seconds`: of
-the command and its workers. `idle`: the lowest fraction of CPU time that was free before a round; speeds need an idle
-machine, CPU time suffers little from a busy one.
+way is measured once per round, after its model was loaded; the ratios are medians over the rounds, against one process
+in the same round: of one thread, as every worker has, and of one thread per core, the default of the command.
+`start_seconds`: from the start of the workers to the first results. `cpu_seconds`: of the command and its workers.
+`others`: the largest share of the CPUs that other processes had in a round; speeds need an idle machine, CPU time
+suffers little from a busy one.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ class Way:
     threads: int
     pool: Pool | None = None
 
-    def seconds(self, images: Path) -> tuple[float, float]:
-        """Predict all images of a folder; seconds of the wall clock and of the CPU."""
+    def measure(self, images: Path) -> tuple[float, float, float]:
+        """Predict all images of a folder; seconds of the clock and of the CPU, and the share of other processes."""
         torch.set_num_threads(self.threads)
         with tempfile.TemporaryDirectory() as out:
-            start, cpu = time.perf_counter(), self.cpu_seconds()
+            start, cpu, busy = time.perf_counter(), self.cpu_seconds(), busy_seconds()
             outcomes = predict(load(MODEL), images, f"{out}/out", OPTIONS, origin=MODEL, pool=self.pool)
             assert all(outcome.status == "done" for outcome in outcomes)
-            return time.perf_counter() - start, self.cpu_seconds() - cpu
+            seconds, own = time.perf_counter() - start, self.cpu_seconds() - cpu
+            return seconds, own, max(0.0, busy_seconds() - busy - own) / (seconds * (os.cpu_count() or 1))
 
     def cpu_seconds(self) -> float:
         """CPU time of the command and its workers so far."""
@@ -73,15 +75,10 @@ def write_images(folder: Path, count: int) -> Path:
     return folder
 
 
-def idle_fraction() -> float:
-    def ticks() -> tuple[int, int]:
-        numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return numbers[3], sum(numbers)
-
-    free, total = ticks()
-    time.sleep(1)
-    later = ticks()
-    return (later[0] - free) / (later[1] - total)
+def busy_seconds() -> float:
+    """CPU time of all processes of the machine so far."""
+    user, nice, system, _idle, _wait, *interrupts = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return (user + nice + system + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
 
 
 def list_files(folder: Path, count: int) -> dict[str, object]:
@@ -93,6 +90,12 @@ def list_files(folder: Path, count: int) -> dict[str, object]:
     assert len(find_sources([folder]).sources) == count
     seconds = round(time.perf_counter() - start, 2)
     return {"way": "search for inputs", "images": count, "seconds": seconds, "peak_mb": peak_megabytes() - before}
+
+
+def speed(times: dict[str, list[tuple[float, float, float]]], way: Way, base: Way) -> float:
+    """Median ratio of the speeds of two ways in the same round."""
+    pairs = zip(times[base.title], times[way.title], strict=True)
+    return round(statistics.median(slow[0] / fast[0] for slow, fast in pairs), 3)
 
 
 def main() -> None:
@@ -112,20 +115,18 @@ def main() -> None:
             torch.set_num_threads(1)
             begin = time.perf_counter()
             way = Way(f"workers: {count}", 1, started.enter_context(open_pool(count, None, "cpu")))
-            way.seconds(few)
+            way.measure(few)
             starts[way.title] = round(time.perf_counter() - begin, 2)
             ways.append(way)
         for way in ways:
-            way.seconds(few)  # warms up
-        idle, times = [], {way.title: list[tuple[float, float]]() for way in ways}
+            way.measure(few)  # warms up
+        times = {way.title: list[tuple[float, float, float]]() for way in ways}
         for _ in range(arguments.rounds):
-            idle.append(idle_fraction())
             for way in ways:
-                times[way.title].append(way.seconds(images))
+                times[way.title].append(way.measure(images))
         rows: list[dict[str, object]] = []
         for way in ways:
-            pairs = zip(times["one process"], times[way.title], strict=True)
-            seconds, cpu = map(statistics.median, zip(*times[way.title], strict=True))
+            seconds, cpu, _ = map(statistics.median, zip(*times[way.title], strict=True))
             rows.append(
                 {
                     "way": way.title,
@@ -136,9 +137,11 @@ def main() -> None:
                     "seconds": round(seconds, 2),
                     "cpu_seconds": round(cpu, 2),
                     "images_per_second": round(arguments.images / seconds, 2),
-                    "speed_over_one_process": round(statistics.median(one[0] / own[0] for one, own in pairs), 3),
+                    "speed_over_one_thread": speed(times, way, ways[0]),
+                    "speed_over_all_threads": speed(times, way, ways[1]),
                     "peak_mb": way.peak_megabytes(),
-                    "idle": round(min(idle), 2),
+                    "rounds": arguments.rounds,
+                    "others": round(max(share for _, _, share in times[way.title]), 2),
                 }
             )
         rows.append(list_files(Path(temporary, "files"), arguments.files))

@@ -16,8 +16,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 every_bundled_model = pytest.mark.parametrize("name", list_bundled())
 
 
-def test_lidc_is_bundled():
-    assert "lidc" in list_bundled()
+def test_models_of_slices_and_of_volumes_are_bundled():
+    assert {"lidc", "lidc-3d"} <= {*list_bundled()}
 
 
 @every_bundled_model
@@ -25,10 +25,11 @@ def test_bundled_model_loads_by_name_and_samples(name):
     model = stochseg.load(name)
     assert not model.training
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    size = (128, 128) if model.image_channels == 1 else (128, 128, model.image_channels)
-    image = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+    space = (3, 128, 128)[-model.info.spatial_dims :]
+    channels = () if model.image_channels == 1 else (model.image_channels,)
+    image = np.random.default_rng(0).integers(0, 256, (*space, *channels), dtype=np.uint8)
     out = model.sample(image, 2)
-    assert out.labels.shape == (1, 2, 128, 128)
+    assert out.labels.shape == (1, 2, *space)
     assert out.evaluations <= 10
 
 
@@ -47,18 +48,28 @@ def test_entropy_profile_was_measured(name):
     assert min(profile)[1] < max(profile)[1]
 
 
-@every_bundled_model
-def test_card_reports_the_measured_scores(name):
-    (file,) = RESULTS.glob(f"{name}-val-*.csv")
+SLICE_DIGITS = {"ged_16": 4, "ged_unbiased": 4, "hm_iou_16": 4, "diversity_16": 3, "miou": 3}
+SLICE_DIGITS |= {"ece": 4, "ece_foreground": 3, "brier": 4}
+VOLUME_DIGITS = {"covered": 3, "ged": 4, "hm_iou": 4, "slice_ged": 4}
+
+
+@pytest.mark.parametrize(
+    ("card", "results", "about", "digits", "count"),
+    [
+        ("lidc", "lidc-val", ("noise", "seed"), SLICE_DIGITS, 6),
+        ("lidc-3d", "lidc-3d-volumes", ("model", "slices", "seed"), VOLUME_DIGITS, 3),
+        ("lidc-3d", "lidc-volumes", ("model", "slices", "seed"), VOLUME_DIGITS, 1),
+    ],
+)
+def test_card_reports_the_measured_scores(card, results, about, digits, count):
+    (file,) = RESULTS.glob(f"{results}-amd*.csv")
     with file.open(newline="") as lines:
         rows = [*csv.DictReader(lines)]
-    card = (SHIPPED / f"{name}.md").read_text()
-    digits = {"ged_16": 4, "ged_unbiased": 4, "hm_iou_16": 4, "diversity_16": 3, "miou": 3}
-    digits |= {"ece": 4, "ece_foreground": 3, "brier": 4}
-    assert len(rows) == 6
+    text = (SHIPPED / f"{card}.md").read_text()
+    assert len(rows) == count
     for row in rows:
-        scores = [f"{float(row[key]):.{count}f}" if row[key] else "–" for key, count in digits.items()]
-        assert f"| {row['noise']} | {row['seed']} | {' | '.join(scores)} |\n" in card
+        scores = [f"{float(row[key]):.{places}f}" if row[key] else "–" for key, places in digits.items()]
+        assert f"| {' | '.join([row[key] for key in about] + scores)} |\n" in text
 
 
 def test_saved_model_takes_precedence_over_a_bundled_one(tmp_path, monkeypatch):

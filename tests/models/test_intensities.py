@@ -63,6 +63,16 @@ def test_wrong_scales_are_refused_with_the_remedy(of_phantoms, wrong):
         assert of_phantoms.sample(image, 2, allow_unusual_input=True).labels.shape == (1, 2, 32, 32)
 
 
+@pytest.mark.parametrize("power", [0.25, 4])
+def test_negatives_of_dark_or_bright_images_are_refused(power):
+    images = np.rint(255 * np.random.default_rng(0).random((24, 16, 16, 1)) ** power)
+    model = trained(images[:12])
+    for image in images[12:]:
+        model.sample(image, 1)
+        with pytest.raises(UserError, match="(?s)inverted.*exchange black and white.*" + ANYWAY):
+            model.sample(255 - image, 1)
+
+
 @pytest.mark.parametrize("scale", ["0..255", "0..1"])
 def test_tensors_that_are_not_normalized_are_refused(of_phantoms, scale):
     raw = torch.from_numpy(Phantoms("test", size=32).raw(3).astype(np.float32))[None, None]
@@ -145,9 +155,9 @@ def test_the_smallest_size_of_images_and_patches():
 
 
 def test_measured_by_hand():
-    images = [torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0, 7.0]]]), torch.tensor([[[5.0, 5.0]]])]
+    images = [torch.tensor([[[1.0, 2.5, 3.0]]]), torch.tensor([[[2.0, 3.0, 7.0]]]), torch.tensor([[[5.0] * 3]])]
     found = measure_intensities(images, Normalization(mean=(10.0,), std=(2.0,)))
-    assert found == Intensities(lowest=(12.0,), highest=(24.0,), darkest=(20.0,), span=(4.0,))
+    assert found == Intensities(lowest=(12.0,), highest=(24.0,), darkest=(20.0,), span=(4.0,), medians=(0.2, 0.75))
     assert measure_intensities(images[2:], Normalization()) is None
     assert measure_intensities([], Normalization()) is None
 

@@ -11,6 +11,7 @@ from stochseg.models import create
 from stochseg.models.registry import MODELS
 from stochseg.models.sampling import SamplingOptions
 from tests.support.models import SMALLEST, fresh, lively, perturb
+from tests.support.readings import learn_readings
 
 TAKING = [name for name in MODELS if MODELS[name].takes_volumes]
 VOLUMES = [name for name in SMALLEST if name.partition("+")[0] in TAKING]
@@ -111,6 +112,21 @@ def test_a_component_is_a_reading_of_the_whole_volume():
     assert one.shape == (2, 3)
     torch.testing.assert_close(weights(x[:, :, :1].expand(-1, -1, 7, -1, -1)), one)
     assert not torch.allclose(weights(x[:, :, :2]), one)
+
+
+def test_a_repeated_slice_is_as_likely_to_be_empty_as_the_slice():
+    """7 of 10 raters mark volumes of two slices. Slices drawn independently would mark one of eight in every sample."""
+    torch.manual_seed(0)
+    towers = {"tower": [8, 8], "light": [8, 8], "tower_blocks": 1, "num_timesteps": 20, "evaluations": 5}
+    model = create("ccdm-fast", 2, spatial_dims=3, components=3, anneal=40, **towers)
+    learn_readings(model, steps=100, lr=1e-2, batch=4, depth=2)
+    alone, repeated = (
+        model.sample(torch.zeros(1, 1, depth, 4, 4), 256, seed=depth, noise="independent").labels[0].flatten(1).any(1)
+        for depth in (1, 8)
+    )
+    p, q = alone.double().mean(), repeated.double().mean()
+    assert abs(p - q) < 3 * torch.sqrt((p * (1 - p) + q * (1 - q)) / 256)
+    assert p == pytest.approx(0.7, abs=0.15)
 
 
 def test_focus_is_in_the_plane():

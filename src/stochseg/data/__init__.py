@@ -1,16 +1,20 @@
 """Data sets, the registry that finds them by name, importers, and augmentations."""
 
 from stochseg.data import importers  # noqa: F401  (importing it registers the importers)
+from stochseg.data.beyond import BeyondEnds
 from stochseg.data.fitting import Fitted, pad_example
 from stochseg.data.folder import Folder
 from stochseg.data.importers.plans import IMPORTERS, plan_import
+from stochseg.data.monai import DictionaryData, to_dictionaries
 from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms, PhantomVolumes
 from stochseg.data.protocol import (
     DATASETS,
     KnownTruth,
     SegmentationData,
+    SizedData,
     WindowedData,
+    group_names,
     has_single_annotations,
     open_dataset,
     pick_examples,
@@ -25,7 +29,9 @@ __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
     "IMPORTERS",
+    "BeyondEnds",
     "Cropped",
+    "DictionaryData",
     "Fitted",
     "Folder",
     "KnownTruth",
@@ -34,12 +40,14 @@ __all__ = [
     "Phantoms",
     "Resized",
     "SegmentationData",
+    "SizedData",
     "Store",
     "Subset",
     "WindowedData",
     "data_at",
     "default_augmentation",
     "flip_rotate",
+    "group_names",
     "has_single_annotations",
     "open_all",
     "open_dataset",
@@ -49,5 +57,6 @@ __all__ = [
     "plan_import",
     "register_dataset",
     "spread",
+    "to_dictionaries",
     "write_store",
 ]

@@ -31,16 +31,26 @@ class KnownTruth(Protocol):
 
 
 @runtime_checkable
-class WindowedData(Protocol):
-    """A data set that reads a part of an example without the rest."""
+class SizedData(Protocol):
+    """A data set that knows the sizes of its examples, or reads each of them once at most to find out."""
 
     def space(self, i: int) -> tuple[int, ...]:
-        """Return the spatial size of an example without reading it."""
+        """Return the spatial size of an example."""
         ...
+
+
+@runtime_checkable
+class WindowedData(SizedData, Protocol):
+    """A data set that reads a part of an example without the rest, and knows sizes without reading."""
 
     def patch(self, i: int, window: Window | None = None) -> Example:
         """Read the part of an example between the first and last + 1 pixel of each axis."""
         ...
+
+
+def space_of(data: SegmentationData, index: int) -> tuple[int, ...]:
+    """Return the spatial size of an example; data that do not know it are read."""
+    return data.space(index) if isinstance(data, SizedData) else tuple(data[index].image.shape[1:])
 
 
 def spread(length: int, count: int) -> list[int]:
@@ -71,6 +81,19 @@ def has_single_annotations(data: SegmentationData) -> bool:
         True if so.
     """
     return all(len(data[i].raters) == 1 for i in spread(len(data), 16))
+
+
+def group_names(data: SegmentationData) -> list[str]:
+    """Names of what must stay within one split, usually patients: one per example, its own name if it has none.
+
+    Args:
+        data: The split. Its examples are read unless it has `groups`.
+
+    Returns:
+        The names.
+    """
+    known: list[str] | None = getattr(data, "groups", None)
+    return known if known is not None else [(each := data[i]).group or each.id for i in range(len(data))]
 
 
 def pick_examples(data: SegmentationData, count: int) -> list[Example]:

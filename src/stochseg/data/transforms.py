@@ -64,7 +64,8 @@ def flip_rotate_slices(example: Example, rng: np.random.Generator, info: Dataset
     """Apply `flip_rotate` in the plane of the slices, reverse their order half of the time, and sometimes repeat them.
 
     One volume in eight becomes one of its slices, again and again, and one in eight shows every slice of a part twice,
-    as thinner slices would: what a model says of a volume must not depend on how often it is cut.
+    as thinner slices would: what a model says of a volume must not depend on how often it is cut. An image, which has
+    no slices, is only flipped and turned.
 
     Args:
         example: The volume with its raters.
@@ -75,6 +76,8 @@ def flip_rotate_slices(example: Example, rng: np.random.Generator, info: Dataset
         The example with moved voxels; its number of slices is the same.
     """
     example = flip_rotate(example, rng, info)
+    if example.raters.ndim < 4:
+        return example
     depth, kind = example.image.shape[1], int(rng.integers(16))
     chosen = np.arange(depth)
     if kind < 2:

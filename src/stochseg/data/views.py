@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stochseg.data.fitting import pad_example, void_label
-from stochseg.data.protocol import SegmentationData, WindowedData
+from stochseg.data.protocol import SegmentationData, WindowedData, space_of
 from stochseg.data.transforms import resize
 from stochseg.errors import UserError
 from stochseg.types import Example, Window, central
@@ -41,6 +41,10 @@ class Subset:
 
     def __getitem__(self, index: int) -> Example:
         return self.data[self.indices[index]]
+
+    def space(self, index: int) -> tuple[int, ...]:
+        """Return the spatial size of an example."""
+        return space_of(self.data, self.indices[index])
 
 
 class Resized:
@@ -130,17 +134,17 @@ class Patches:
         return len(self.data)
 
     def __getitem__(self, index: int) -> Example:
-        whole = _space(self.data, index)
+        whole = space_of(self.data, index)
         parts = [central(n, side) for n, side in zip(whole, self.size, strict=True)]
         return self._read(index, tuple((part.start, part.stop) for part in parts))
 
     def space(self, index: int) -> tuple[int, ...]:
         """Return the size (d, h, w) of the patches of a volume."""
-        return (min(_space(self.data, index)[0], self.size[0]), *self.size[1:])
+        return (min(space_of(self.data, index)[0], self.size[0]), *self.size[1:])
 
     def random_patch(self, index: int, rng: np.random.Generator) -> Example:
         """Read a random patch of a volume."""
-        whole = np.array(_space(self.data, index))
+        whole = np.array(space_of(self.data, index))
         side = np.minimum(whole, self.size)
         start = rng.integers(0, whole - side + 1)
         if rng.random() < self.foreground and (side < whole).any() and (classes := self._foreground(index)):
@@ -169,14 +173,10 @@ class Patches:
 
     def _slabs(self, index: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield the label maps "k d h w" of a volume, some slices at a time, with the number of the first one."""
-        slices, height, width = _space(self.data, index)
+        slices, height, width = space_of(self.data, index)
         for start in range(0, slices, SLAB):
             window = ((start, min(start + SLAB, slices)), (0, height), (0, width))
             yield start, _window(self.data, index, window).raters.numpy()
-
-
-def _space(data: SegmentationData, index: int) -> tuple[int, ...]:
-    return data.space(index) if isinstance(data, WindowedData) else tuple(data[index].image.shape[1:])
 
 
 def _window(data: SegmentationData, index: int, window: Window) -> Example:

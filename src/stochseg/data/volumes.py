@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from stochseg.data.protocol import SegmentationData
+from stochseg.data.protocol import SegmentationData, space_of
 from stochseg.types import Example
 
 
 def volume_depths(data: SegmentationData) -> list[int]:
-    """Return the number of slices of each volume. Data with a method `space` know it, others are read once."""
-    space = getattr(data, "space", None)
-    return [space(i)[0] if space else data[i].image.shape[1] for i in range(len(data))]
+    """Return the number of slices of each volume."""
+    return [space_of(data, i)[0] for i in range(len(data))]
 
 
 def cut_slices(example: Example, rng: np.random.Generator, depth: int) -> Example:

@@ -1,14 +1,16 @@
 """Stochastic segmenters behind one interface. Importing this package registers them."""
 
 from stochseg.models import baselines
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
 from stochseg.models.baselines import *  # noqa: F403  (the classes that `baselines.__all__` lists)
 from stochseg.models.ccdm import CCDM, CCDMConfig
 from stochseg.models.ccdm_fast import CCDMFast, CCDMFastConfig
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.conversion import CHECKPOINTS, convert_checkpoint
 from stochseg.models.io import list_bundled, load, save
 from stochseg.models.registry import MODELS, create, list_models, register
 from stochseg.models.sampling import SamplingOptions
+from stochseg.models.wrapped import WrappedConfig, WrappedSegmenter, wrap
 
 __all__ = [
     "CCDM",
@@ -20,6 +22,8 @@ __all__ = [
     "SamplingOptions",
     "SegmenterConfig",
     "StochasticSegmenter",
+    "WrappedConfig",
+    "WrappedSegmenter",
     "convert_checkpoint",
     "create",
     "list_bundled",
@@ -27,5 +31,6 @@ __all__ = [
     "load",
     "register",
     "save",
+    "wrap",
     *baselines.__all__,
 ]

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from stochseg.config import Config
 from stochseg.core import NOISES
 from stochseg.data.fitting import Fit
 from stochseg.errors import CutLabelsWarning, UserError, unknown_name
-from stochseg.models.inputs import check_images, check_raters, image_key, prepare_images
+from stochseg.models.config import SegmenterConfig
+from stochseg.models.inputs import UNKNOWN, check_images, check_raters, image_key, prepare_images, prepare_known
 from stochseg.models.sampling import (
     Drawing,
     Keys,
@@ -28,34 +27,12 @@ from stochseg.models.sampling import (
     draw_parts,
     draw_samples,
     embed,
+    evaluation_mode,
+    impose_samples,
     undo_fit,
 )
 from stochseg.networks import Sizes
 from stochseg.types import DatasetInfo, Losses, Samples
-
-MAX_NUMBER = 10**6
-
-
-class SegmenterConfig(Config):
-    """Options that every model has."""
-
-    chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
-
-    @model_validator(mode="after")
-    def _check_numbers(self) -> SegmenterConfig:
-        """Refuse channels, levels and layers that no network has, before lists of that length are made."""
-        for key, value in self.model_dump().items():
-            if any(abs(number) > MAX_NUMBER for number in _numbers(value)):
-                raise ValueError(f"{key}: expected numbers up to {MAX_NUMBER:,}, got {value}")
-        return self
-
-
-def _numbers(value: object) -> list[float]:
-    """All numbers in nested lists and dictionaries."""
-    if isinstance(value, int | float):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [number for part in parts for number in _numbers(part)]
 
 
 class StochasticSegmenter(nn.Module):
@@ -119,6 +96,13 @@ class StochasticSegmenter(nn.Module):
         keys: one per image; options: checked and without None, except where the model has no choice.
         """
         raise NotImplementedError
+
+    def drawing_known(self, image: Tensor, keys: Keys, options: SamplingOptions, known: Tensor) -> Drawing:
+        """Like `drawing`, given labels "b *space" of some pixels, -1 elsewhere. Raises a UserError if it cannot."""
+        raise UserError(
+            f"known: model {self.name!r} cannot sample given labels; expected ccdm or ccdm-fast trained with "
+            "process=masked; omit known, or train such a model"
+        )
 
     def default_sampling(self) -> SamplingOptions:
         """Options with which the model samples unless the caller chooses others."""
@@ -236,6 +220,7 @@ class StochasticSegmenter(nn.Module):
         grid: str | None = None,
         noise: str | None = None,
         keys: Sequence[int] | None = None,
+        known: Any = None,
         progress: Progress | None = None,
         allow_unusual_input: bool = False,
     ) -> Samples:
@@ -256,6 +241,8 @@ class StochasticSegmenter(nn.Module):
             grid: time steps at which the network is evaluated, for iterative models.
             noise: "independent", or "latin" for stratified samples.
             keys: one number per image that names its noise; default: its content. Slices of a volume should share one.
+            known: labels "*space" or "b *space" of pixels that you know, such as scribbles, and -1 elsewhere. Samples
+                have them, and the other pixels are drawn given them. For models of masked diffusion.
             progress: called with (evaluations done, evaluations in total).
             allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
 
@@ -279,7 +266,10 @@ class StochasticSegmenter(nn.Module):
             where="sample",
         )
         batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
-        return self._sample(batch, options, (), progress, keys)[options.n]
+        if known is None:
+            return self._sample(batch, options, (), progress, keys)[options.n]
+        labels = prepare_known(known, batch, self.num_classes).to(self.device)
+        return impose_samples(self._sample(batch, options, (), progress, keys, labels)[options.n], labels)
 
     @torch.no_grad()
     def sample_counts(
@@ -312,32 +302,35 @@ class StochasticSegmenter(nn.Module):
         return self._sample(self.prepare(image, allow_unusual_input=allow_unusual_input), options, counts, None)
 
     def sample_parts(
-        self, image: Tensor, options: SamplingOptions, progress: Progress | None = None
+        self,
+        image: Tensor,
+        options: SamplingOptions,
+        progress: Progress | None = None,
+        parts: list[slice] | None = None,
     ) -> Iterator[Samples]:
         """Draw the samples of one image or volume part by part, so that memory does not hold them all.
 
         Args:
             image: as `prepare` returns it, "1 c *space".
-            options: of sampling.
-            progress: called with (evaluations done, evaluations in total).
+            options: of sampling; progress: as in `sample`.
+            parts: the samples of each part, first to last; default: as many as fit into memory (`chunks`).
 
         Yields:
-            Some of the samples that `sample` draws, in their order, with the mean of these. Their weights are those
-            among all samples: the sum over the parts of mean × total weight is the mean of all.
+            Some of the samples that `sample` draws, in order, with their mean and their weights among all samples: the
+            sum over the parts of mean × total weight is the mean of all.
         """
         self.check_options(options)
         options = options.or_default(self.default_sampling())
-        key, size, window = (options.seed, image_key(image[0])), image.shape[2:], self.window(*image.shape[2:])
-        was_training = self.training
-        self.eval()
-        try:
+        key, fit = (options.seed, image_key(image[0])), self.fit(*image.shape[2:])
+        image = image if fit is None else fit.image(image)
+        size, window = image.shape[2:], self.window(*image.shape[2:])
+        with evaluation_mode(self):
             with torch.no_grad():
                 drawing = self.drawing(cut_window(image.to(self.device), window), [key], options)
-            parts = list(chunks(options.n, size, self.config.chunk))
+            parts = list(chunks(options.n, size, self.config.chunk)) if parts is None else parts
             drawn = draw_parts(drawing, key, parts, options, self.info, device=self.device, progress=progress)
-            yield from map(partial(embed, window=window, size=size), map(check_finite, drawn))
-        finally:
-            self.train(was_training)
+            whole = map(partial(embed, window=window, size=size), map(check_finite, drawn))
+            yield from map(partial(undo_fit, fit=fit), whole)
 
     def draws_independently(self, options: SamplingOptions) -> bool:
         """Whether the samples of an image are independent draws with these options."""
@@ -350,22 +343,19 @@ class StochasticSegmenter(nn.Module):
         counts: Sequence[int],
         progress: Progress | None,
         names: Sequence[int] | None = None,
+        known: Tensor | None = None,
     ) -> dict[int, Samples]:
         self.check_options(options)
         options = options.or_default(self.default_sampling())
         fit = self.fit(*batch.shape[2:])
-        batch = batch if fit is None else fit.image(batch)
+        if fit is not None:
+            batch, known = fit.image(batch), None if known is None else fit.labels(known, UNKNOWN)
         keys = [(options.seed, name) for name in (map(image_key, batch) if names is None else names)]
         if len(keys) != len(batch):
             raise UserError(f"keys: expected {len(batch)} numbers, one per image, got {len(keys)}")
-        was_training = self.training
-        self.eval()
-        try:
-            drawn = self._draw(batch.to(self.device), keys, options, progress, counts)
-        finally:
-            self.train(was_training)
-        if fit is not None:
-            drawn = {n: undo_fit(samples, fit) for n, samples in drawn.items()}
+        with evaluation_mode(self):
+            drawn = self._draw(batch.to(self.device), keys, options, progress, counts, known)
+        drawn = {n: undo_fit(samples, fit) for n, samples in drawn.items()}
         samples = drawn[options.n]
         if samples.window is not None and bool((cut := samples.cut_off).any()):
             warnings.warn(cut_notice(samples.window, cut), CutLabelsWarning, stacklevel=4)  # of the caller
@@ -389,10 +379,15 @@ class StochasticSegmenter(nn.Module):
         options: SamplingOptions,
         progress: Progress | None,
         counts: Sequence[int] = (),
+        known: Tensor | None = None,
     ) -> dict[int, Samples]:
         window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
-        drawing, size = self.drawing(inner, keys, options), inner.shape[2:]
+        if known is None:
+            drawing = self.drawing(inner, keys, options)
+        else:
+            drawing = self.drawing_known(inner, keys, options, cut_window(known, window))
+        size = inner.shape[2:]
         samples = draw_samples(
             drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress, counts=counts
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from stochseg import core
@@ -24,6 +24,7 @@ from stochseg.models.sampling import (
     broken_rows,
     chunks,
     cut_window,
+    impose,
     mark_broken,
 )
 from stochseg.networks import Condition, Denoiser, Sizes, Tiled, Tiling
@@ -34,11 +35,37 @@ from stochseg.types import DatasetInfo, Losses
 class CategoricalDiffusionConfig(DiffusionConfig):
     """The diffusion of label maps and its training."""
 
+    process: Literal["uniform", "masked"] = Field(
+        "uniform", description="noise: labels become random ones, or are masked; a masked model takes known labels"
+    )
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
     pure: float = Field(0.0, ge=0, le=1, description="share of training draws at t = T, where x_t tells nothing of x0")
     profile: tuple[tuple[int, float], ...] = Field((), description="measured (t, entropy left), for the grid `entropy`")
     share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> CategoricalDiffusionConfig:
+        if self.process == "masked" and self.schedule != "cosine":
+            raise ValueError(f"schedule: process=masked has its own, 1 - t/T, got {self.schedule!r}; omit it")
+        return self
+
+
+def _uniform(config: CategoricalDiffusionConfig, num_classes: int) -> core.CategoricalProcess:
+    return core.CategoricalProcess(core.SCHEDULES[config.schedule](config.num_timesteps), num_classes)
+
+
+def _masked(config: CategoricalDiffusionConfig, num_classes: int) -> core.CategoricalProcess:
+    return core.MaskedProcess(core.straight(config.num_timesteps), num_classes)
+
+
+PROCESSES = {"uniform": _uniform, "masked": _masked}
+STARTS = {
+    "uniform": "x_T is uniform over the labels.",
+    "masked": "x_T is masked everywhere. The label of a masked pixel is the number of classes, its one-hot code is "
+    "zero, and the modules are given 0 for t; where x_t has a label, p0 is certain of it.",
+}
+"""The state from which a sample starts, for programs in another language."""
 
 
 class CategoricalDiffusion(Diffusion):
@@ -52,7 +79,11 @@ class CategoricalDiffusion(Diffusion):
 
     def __init__(self, info: DatasetInfo, config: CategoricalDiffusionConfig):
         super().__init__(info, config)
-        self.process = core.CategoricalProcess(core.SCHEDULES[config.schedule](config.num_timesteps), info.num_classes)
+        self.process = PROCESSES[config.process](config, info.num_classes)
+        if config.process == "masked":
+            # Of this model alone: a uniform one of the same class must refuse these samplers.
+            samplers = {**core.SAMPLERS, **core.MASKED_SAMPLERS}
+            self.sampling_choices = {**self.sampling_choices, "sampler": samplers}  # type: ignore[misc]
         self.check_options(self.default_sampling())
 
     def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
@@ -66,20 +97,22 @@ class CategoricalDiffusion(Diffusion):
     def _plan(self, options: SamplingOptions) -> tuple[core.Sampler, core.Grid]:
         """The sampler and its time grid, for options without None."""
         assert options.sampler is not None
-        return core.SAMPLERS[options.sampler], self.time_grid(self.process.schedule, options, self.config.profile)
+        sampler = {**core.SAMPLERS, **core.MASKED_SAMPLERS}[options.sampler]
+        return sampler, self.time_grid(self.process.schedule, options, self.config.profile)
 
     def sampling_constants(self, height: int, width: int) -> dict[str, Any]:
         """Constants of the default sampler."""
         sampler, grid = self._plan(self.default_sampling())
         top, left = self.window(height, width)
         return {
-            "loop": "x_T is uniform over the labels. For each t of the grid, with s the next entry (0 after the last): "
+            "loop": f"{STARTS[self.config.process]} For each t of the grid, with s the next entry (0 after the last): "
             "the modules give logits of x0 from x_t and t (if there are several components, those of one component "
             "drawn by its probability); log_p0 is their log-softmax over labels; x_s is drawn by the rule. The labels "
             "are the arg-max of the last log_p0; outside the window they are 0. share_first: the first evaluation, "
             "which sees only noise, may be made once for all samples of an image. noise: latin means that the n "
             "samples of an image stratify [0, 1) in every uniform number that they draw, while each sample alone is "
             "distributed as with independent ones.",
+            "process": self.config.process,
             "rule": inspect.getdoc(sampler) or inspect.getdoc(inspect.getmodule(sampler)),
             "denoiser": inspect.getdoc(type(self.denoiser)),
             "num_classes": self.num_classes,
@@ -106,11 +139,12 @@ class CategoricalDiffusion(Diffusion):
         t = time_steps(u, self.process.num_timesteps, self.config.t_power, self.config.pure)
         x_t = self.process.q_sample(target.labels, t, noise, target.mask)
         condition = self.denoiser.encode(cut_window(image, window))[rows]
+        target = Target(target.labels, self.process.to_predict(x_t, target.mask))
         return {"loss": self._terms(target, x_t, t, condition)}
 
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
-        log_p0 = torch.log_softmax(self.denoiser(x_t, t.to(x_t.device), condition).float(), 1)
+        log_p0 = torch.log_softmax(self.denoiser(x_t, self._network_step(t, x_t), condition).float(), 1)
         terms = core.OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
         t_power, pure, last = self.config.t_power, self.config.pure, self.process.num_timesteps
         if self.config.objective == "kl" and (t_power != 1 or pure > 0):  # the bound weights all t alike
@@ -119,30 +153,50 @@ class CategoricalDiffusion(Diffusion):
             terms = terms / probability.to(terms).view(-1, *[1] * (terms.ndim - 1))
         return terms.mean()
 
+    def _network_step(self, t: Tensor, x_t: Tensor) -> Tensor:
+        """The number of the step that the network gets as input at t "d", on the device of x_t."""
+        return self.process.network_step(t).to(x_t.device)
+
     # ------------------------------------------------------------------ sampling
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """CCDM Alg. 2: encode each image once, denoise its samples in chunks."""
+        return self._drawing(image, keys, options, None)
+
+    def drawing_known(self, image: Tensor, keys: Keys, options: SamplingOptions, known: Tensor) -> Drawing:
+        """Masked diffusion that starts with the known pixels unmasked."""
+        if self.config.process != "masked":
+            return super().drawing_known(image, keys, options, known)
+        return self._drawing(image, keys, options, known)
+
+    def _drawing(self, image: Tensor, keys: Keys, options: SamplingOptions, known: Tensor | None) -> Drawing:
         sampler, grid = self._plan(options)
         size = image.shape[2:]
         condition = self.denoiser.encode(image)
         first = None
         if self.config.share_first and self.denoiser.holds(size):  # the proposal for pure noise, once per image
             pure = self.process.prior((len(keys), *size), core.SeededNoise([(*key, 0) for key in keys], self.device))
-            first = self.denoiser.propose(pure, torch.full((len(pure),), grid[0], device=pure.device), condition)
+            step = self._network_step(torch.full((len(pure),), grid[0]), pure)
+            first = self.denoiser.propose(impose(pure, known), step, condition)
 
         def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
-            x_T = self._compact(self.process.prior((len(rows.image), *size), noise))
-            denoise = self._denoise(condition, rows.image, noise, first)
+            given = None if known is None else known[rows.image]
+            x_T = self._compact(impose(self.process.prior((len(rows.image), *size), noise), given))
+            denoise = self._denoise(condition, rows.image, noise, first, given)
             out = sampler(denoise, x_T, grid, self.process, noise, lambda i, *_: report(i))
             return Drawn(out.log_p0.exp_(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
 
     def _denoise(
-        self, condition: Condition, rows: Tensor, noise: core.Noise, first: tuple[Tensor, Tensor] | None
+        self,
+        condition: Condition,
+        rows: Tensor,
+        noise: core.Noise,
+        first: tuple[Tensor, Tensor] | None,
+        known: Tensor | None = None,
     ) -> core.Denoise:
-        """The network for these rows of the condition, as samplers call it.
+        """The network for these rows of the condition, as samplers call it. known: their known labels, -1 elsewhere.
 
         Where it proposes a mixture, one component is drawn and its p0 returned, which is a draw from the mixture.
         """
@@ -158,18 +212,21 @@ class CategoricalDiffusion(Diffusion):
             if first is not None and int(t[0]) == self.process.num_timesteps:
                 log_weight, logits = (part[rows] for part in first)
             else:
-                log_weight, logits = self.denoiser.propose_chosen(x_t, t.to(x_t.device), local, choose)
+                x_t = impose(x_t, known)  # a corrector may have masked them
+                log_weight, logits = self.denoiser.propose_chosen(x_t, self._network_step(t, x_t), local, choose)
             broken = broken | broken_rows(log_weight, logits)
             if log_weight.shape[1] == 1:
-                return mark_broken(logits[:, 0].float(), broken)
-            chosen = logits[torch.arange(len(x_t), device=x_t.device), choose(log_weight)]
-            return mark_broken(chosen.float(), broken)
+                chosen = logits[:, 0]
+            else:
+                chosen = logits[torch.arange(len(x_t), device=x_t.device), choose(log_weight)]
+            chosen = mark_broken(chosen.float(), broken)
+            return chosen if known is None else self.process.log_p0(chosen, x_t)
 
         return denoise
 
     def _compact(self, labels: Tensor) -> Tensor:
         """Labels in an eighth of the memory, where they fit: those of a volume take gigabytes."""
-        return labels.to(torch.uint8) if self.num_classes <= 256 else labels
+        return labels.to(torch.uint8) if self.process.num_states <= 256 else labels
 
     def calibrate_sampling(self, images: Sequence[Tensor]) -> None:
         """Measure the entropy profile, so that the grid `entropy` fits the model."""

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from stochseg.core import GRIDS, Grid, Profile, Schedule, make_grid
 from stochseg.limits import MAX_EVALUATIONS
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.sampling import SamplingOptions
 
 

@@ -16,6 +16,9 @@ from stochseg.errors import UserError
 from stochseg.models.intensities import check_intensities
 from stochseg.types import DatasetInfo
 
+UNKNOWN = -1
+"""The label of pixels that a caller of `sample` does not know."""
+
 PIL_MODES = {"P": "RGB", "1": "L"}
 """Palette and 1-bit pictures hold indices; converting them gives their intensities."""
 
@@ -144,6 +147,25 @@ def check_raters(image: Tensor, raters: Tensor, mask: Tensor | None, num_classes
             f"raters: expected 0..{num_classes - 1} for {num_classes} classes, got {low}..{high}; "
             "exclude void pixels with a mask (`ignore` in the data set's info), or create the model with more classes"
         )
+
+
+def prepare_known(known: Any, batch: Tensor, num_classes: int) -> Tensor:
+    """Known labels "b *space" int64 of a batch "b c *space" from an array "*space" or "b *space", -1 if unknown."""
+    labels = torch.as_tensor(known)
+    size = tuple(batch.shape[2:])
+    if tuple(labels.shape) not in (size, (len(batch), *size)) or labels.is_floating_point() or labels.is_complex():
+        raise UserError(
+            f'known "*space" or "b *space": expected integers of shape {size} or {(len(batch), *size)} as the image, '
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    labels = labels.long().expand(len(batch), *size)
+    low, high = (int(v) for v in torch.aminmax(labels))
+    if low < UNKNOWN or high >= num_classes:
+        raise UserError(
+            f"known: expected labels 0..{num_classes - 1}, and {UNKNOWN} where unknown, got {low}..{high}; give -1 to "
+            "pixels that you have not labeled"
+        )
+    return labels
 
 
 def image_key(image: Tensor) -> int:

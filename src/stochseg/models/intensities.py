@@ -26,6 +26,10 @@ MIN_SPAN = 0.1
 """Fraction of the smallest span of a training image below which an image is of another scale."""
 BRIGHTER = 1 / 3
 """Fraction of that span by which the lowest value of an image may exceed those of all training images."""
+INVERTED = 0.1
+"""Fraction of the range of an image by which its median must leave those of the training images to look inverted."""
+MEDIAN_VALUES = 2**16
+"""Values, evenly spaced, whose median is taken."""
 MIN_SIDE = 0.25
 """Fraction of the smallest side of a training image below which an image shows something else."""
 FAR = 20.0
@@ -53,7 +57,12 @@ def with_intensities(data: SegmentationData, patch: tuple[int, ...] | None = Non
 
 def measure_intensities(images: Iterable[Tensor], normalization: Normalization) -> Intensities | None:
     """Measure the raw intensities of normalized images "c *space"; None without images that are not constant."""
-    ends = [torch.stack(torch.aminmax(normalization.inverse(image).flatten(1), dim=1)) for image in images]
+    ends, medians = list[Tensor](), list[float]()
+    for image in images:
+        raw = normalization.inverse(image).flatten(1)
+        ends.append(torch.stack(torch.aminmax(raw, dim=1)))
+        if bool(raw.amax() > raw.amin()):
+            medians.append(_relative_median(raw, raw.amin(), raw.amax()))
     if not ends:
         return None
     low, high = torch.stack(ends, dim=1).double()  # "images channels" each
@@ -61,7 +70,8 @@ def measure_intensities(images: Iterable[Tensor], normalization: Normalization) 
     if not bool(torch.isfinite(span).all()):
         return None
     found = {"lowest": low.amin(0), "highest": high.amax(0), "darkest": low.amax(0), "span": span}
-    return Intensities.parse({key: [round(v, 4) for v in values.tolist()] for key, values in found.items()})
+    values = {key: [round(v, 4) for v in values.tolist()] for key, values in found.items()}
+    return Intensities.parse({**values, "medians": [round(min(medians), 4), round(max(medians), 4)]})
 
 
 def check_intensities(image: Tensor, info: DatasetInfo, *, normalized: bool = False) -> None:
@@ -90,7 +100,11 @@ def describe_unusual(image: Tensor, info: DatasetInfo, *, normalized: bool = Fal
         info.normalization.inverse(end.double().cpu()).flatten() for end in torch.aminmax(flat, dim=2, keepdim=True)
     )
     fractional = float(torch.maximum(-low, high).max()) <= 1.01 and _is_fractional(info.normalization.inverse(flat))
-    problem = _find_problem(low, high, fractional, info.intensities or _assumed(info.normalization, normalized))
+    known = info.intensities or _assumed(info.normalization, normalized)
+    problem = _find_problem(low, high, fractional, known)
+    if not problem and known.medians is not None and bool(high.max() > low.min()):
+        few = info.normalization.inverse(_few(flat[:, 0])[:, None]).double().cpu()
+        problem = _find_inversion(_relative_median(few, low.min(), high.max()), known.medians)
     tensor = ". A tensor is taken as normalized: pass raw intensities as a numpy array"
     return f"its intensities {problem}{tensor * normalized}{_scan_hint(info)}" if problem else ""
 
@@ -109,7 +123,9 @@ def _is_tiny(size: Sequence[int], smallest: Sequence[int]) -> bool:
 
 def _find_problem(low: Tensor, high: Tensor, fractional: bool, known: Intensities) -> str:
     """What is wrong with intensities from low "c" to high "c", and the remedy; "" if nothing is."""
-    lowest, highest, darkest, span = (torch.tensor(values, dtype=torch.float64) for _, values in known)
+    lowest, highest, darkest, span = (
+        torch.tensor(values, dtype=torch.float64) for values in (known.lowest, known.highest, known.darkest, known.span)
+    )
     eight_bits = float(lowest.min()) >= 0 and 1 < float(highest.max()) <= EIGHT_BITS
     ends = (torch.tensor(0.0), torch.tensor(EIGHT_BITS)) if eight_bits else (lowest, highest)
     room = (ends[1] - ends[0]) * (OVERSHOOT if eight_bits else 1.0)
@@ -126,6 +142,28 @@ def _find_problem(low: Tensor, high: Tensor, fractional: bool, known: Intensitie
     if width > 0 and start > float(darkest.min()) + BRIGHTER * least:
         return f"{shown} start too high: each training image has values of {darkest.min():.5g} or below; {remedy}"
     return ""
+
+
+def _relative_median(raw: Tensor, low: Tensor, high: Tensor) -> float:
+    """Median of values "c p" in 0 (low) to 1 (high)."""
+    return float((_few(raw).median() - low) / (high - low))
+
+
+def _few(values: Tensor) -> Tensor:
+    """Evenly spaced values per channel."""
+    return values[:, :: max(1, values.shape[1] // MEDIAN_VALUES)]
+
+
+def _find_inversion(median: float, known: tuple[float, float]) -> str:
+    """What is wrong with an image of this relative median, if its negative has one like those of training images."""
+    least, most = known
+    as_is, negative = (least - INVERTED <= value <= most + INVERTED for value in (median, 1 - median))
+    if as_is or not negative:
+        return ""
+    return (
+        f"look inverted: their median is at {median:.0%} of their range, and at {least:.0%} to {most:.0%} in the "
+        "training images; exchange black and white"
+    )
 
 
 def _assumed(normalization: Normalization, normalized: bool) -> Intensities:
@@ -147,8 +185,8 @@ def _scale_remedy(known: Intensities) -> str:
     if all(high - low == span for low, high, span in ends):  # such as LIDC slices, each of which was scaled
         low, high = f"{min(known.lowest):g}", f"{max(known.highest):g}"
         return (
-            f"each training image spans all of {low}..{high}: crop yours as the training images were cropped, and map "
-            f"the minimum and the maximum of the crop to {low} and {high}"
+            f"each training image spans all of {low}..{high}: replace no-data values, crop yours as they were cropped, "
+            f"and map the minimum and the maximum of the crop to {low} and {high}"
         )
     return "convert it to the units of the training images (window, scale), and replace no-data values"
 

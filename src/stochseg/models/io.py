@@ -48,6 +48,9 @@ def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) ->
     Returns:
         The folder, which `load` reads.
 
+    Raises:
+        UserError: if no model is registered under its name, as for networks of other libraries (`stochseg.wrap`).
+
     >>> import stochseg, tempfile
     >>> model = stochseg.create("unet-ce", base=8, multipliers=[1, 2])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -55,6 +58,11 @@ def save(model: StochasticSegmenter, path: str | Path, *, half: bool = False) ->
     'unet-ce'
     """
     path = Path(path)
+    if not is_registered(model.name):
+        raise UserError(
+            f"save: model {model.name!r} is not registered, so that `load` could not build it; networks of other "
+            "libraries are saved by these, other models need `stochseg.register`"
+        )
     with replaced_folder(path, ours=is_checkpoint, kind="a saved model") as folder:
         write_model(model, folder, half=half)
         write_manifest(folder)

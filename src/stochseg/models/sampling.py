@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import ClassVar
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
 from stochseg.data.fitting import Fit
 from stochseg.errors import UserError, hyphenated
 from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED
+from stochseg.networks.shapes import one_hot
 from stochseg.types import DatasetInfo, Samples, Window
 
 Key = tuple[int, ...]
@@ -56,6 +58,17 @@ class SamplingOptions(Config):
     def or_default(self, defaults: SamplingOptions) -> SamplingOptions:
         """These options, with `defaults` in place of None."""
         return defaults.model_copy(update=self.model_dump(exclude_none=True))
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Let a model evaluate, and train afterwards if it did before."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 @dataclass(frozen=True)
@@ -272,6 +285,18 @@ def embed(samples: Samples, window: tuple[slice, ...], size: Sequence[int]) -> S
     return replace(samples, labels=labels, mean=mean, window=ends)
 
 
+def impose(labels: Tensor, known: Tensor | None) -> Tensor:
+    """Labels with the known ones in their place; known: of the same or a broadcastable shape, -1 where unknown."""
+    return labels if known is None else torch.where(known >= 0, known, labels).to(labels.dtype)
+
+
+def impose_samples(samples: Samples, known: Tensor) -> Samples:
+    """Samples that have the known labels "b *space", and no doubt about them."""
+    certain = one_hot(known, samples.mean.shape[1], samples.mean.dtype)
+    mean = torch.where((known >= 0)[:, None], certain, samples.mean)
+    return replace(samples, labels=impose(samples.labels, known[:, None]), mean=mean)
+
+
 def cut_notice(window: Window, cut_off: Tensor) -> str:
     """Text for foreground that reaches the border of the window. cut_off: "b n" bool (`Samples.cut_off`)."""
     b, n = cut_off.shape
@@ -287,8 +312,10 @@ def cut_notice(window: Window, cut_off: Tensor) -> str:
     )
 
 
-def undo_fit(samples: Samples, fit: Fit) -> Samples:
+def undo_fit(samples: Samples, fit: Fit | None) -> Samples:
     """Resize samples of a fitted image back: labels to the nearest, mean probabilities smoothly."""
+    if fit is None:
+        return samples
     labels, mean = fit.undo_labels(samples.labels), fit.undo_probabilities(samples.mean)
     if samples.window is None:
         return replace(samples, labels=labels, mean=mean)

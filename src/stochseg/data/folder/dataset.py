@@ -50,12 +50,21 @@ class Folder:
         self.ids = self._files.splits[split]
         self.info = self._files.config.info
         self._files.check(self.ids)
+        self._spaces: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Example:
-        return self._files.record(self.ids[index], self.split).example(self.info)
+        example = self._files.record(self.ids[index], self.split).example(self.info)
+        self._spaces[index] = tuple(example.raters.shape[1:])
+        return example
+
+    def space(self, i: int) -> tuple[int, ...]:
+        """Return the spatial size of an example; the first time, it is read."""
+        if i not in self._spaces:
+            self[i]
+        return self._spaces[i]
 
 
 @register_importer("folder")

@@ -15,6 +15,8 @@ from stochseg.data.folder.labels import class_map
 from stochseg.data.folder.volumes import read_volumes
 from stochseg.data.importers.plans import Record
 from stochseg.data.label_maps import stack_labels
+from stochseg.data.readers import geojson
+from stochseg.data.readers.geojson import draw_polygons
 from stochseg.data.readers.itk import RAW
 from stochseg.data.readers.pictures import SUFFIXES, Picture, Pixels, several_images
 from stochseg.data.readers.trees import Tree
@@ -195,6 +197,9 @@ class FolderFiles:
 
     def _read_labels(self, name: str, image: Picture, oriented: bool) -> Pixels:
         """Read the classes of a label map, "h w"."""
+        if name.lower().endswith(geojson.SUFFIXES):
+            height, width = image.values.shape[:2]
+            return draw_polygons(self.tree.read(name), (height, width), self.config.names, self.tree.where(name))
         where, labels = self.tree.where(name), self.tree.label_map(name, oriented=oriented)
         if image.place is not None and labels.place is not None and not labels.place.matches(image.place):
             raise UserError(

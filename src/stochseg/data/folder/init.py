@@ -28,7 +28,7 @@ from stochseg.data.folder.labels import (
     whole_numbers,
     without_alpha,
 )
-from stochseg.data.folder.planes import common_plane, find_dims, image_planes, label_files, label_planes
+from stochseg.data.folder.planes import common_plane, drawn_classes, find_dims, image_planes, label_files, label_planes
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError, unknown_name
 from stochseg.types import DEFAULT_PALETTE
@@ -256,6 +256,10 @@ def _rounded(values: npt.NDArray[np.float64]) -> list[float]:
 def _inspect_labels(files: FolderFiles, settings: Mapping[str, Any], dims: int) -> tuple[str, dict[str, object]]:
     """Find the classes: one per color, or guessed from the label values, unless the settings say."""
     names = label_files(files, dims)
+    if not names:  # all are contours, which name their classes
+        drawn = drawn_classes(files)
+        known = settings.get("class_names") or ["background", *(name for name in drawn if name != "background")]
+        return f"Found in contours: {', '.join(drawn)}.", {**_classes(len(known), settings), "class_names": list(known)}
     if settings.get("threshold") is not None:
         return f"Masks above and below {settings['threshold']}.", _classes(2, settings)
     levels: dict[int, tuple[int, int]] = {}

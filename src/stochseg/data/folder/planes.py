@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from stochseg.data.folder.files import FolderFiles
-from stochseg.data.readers import itk, nifti
+from stochseg.data.readers import geojson, itk, nifti
 from stochseg.data.readers.formats import compact
+from stochseg.data.readers.geojson import read_polygons
 from stochseg.data.readers.nifti import Plane
 from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.rtstruct import is_structure_set, read_structures
 from stochseg.data.readers.scans import natural_plane, read_volume
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
@@ -74,8 +76,27 @@ def image_planes(files: FolderFiles, dims: int) -> Iterator[tuple[str, Pixels]]:
 
 
 def label_files(files: FolderFiles, dims: int) -> Sequence[str]:
-    """Return the label maps to inspect."""
-    return _evenly_spaced(sorted(name for id in files.images for name in files.raters(id).values()), dims)
+    """Return the label maps to inspect, without those that are drawn as contours."""
+    maps = sorted(name for id in files.images for name in files.raters(id).values())
+    return _evenly_spaced([name for name in maps if not is_drawn(files.tree, name)], dims)
+
+
+def is_drawn(tree: Tree, name: str) -> bool:
+    """Whether a label map is a list of contours: GeoJSON or a DICOM RT structure set."""
+    if name.lower().endswith(geojson.SUFFIXES):
+        return True
+    return name.lower().endswith(".dcm") and is_structure_set(tree.read(name), tree.where(name))
+
+
+def drawn_classes(files: FolderFiles) -> list[str]:
+    """Return the names of all structures and annotations, sorted."""
+    found = set[str]()
+    for name in (name for id in files.images for name in files.raters(id).values()):
+        if name.lower().endswith(geojson.SUFFIXES):
+            found |= {kind for kind, _ in read_polygons(files.tree.read(name), files.tree.where(name))}
+        elif is_drawn(files.tree, name):
+            found |= read_structures(files.tree.read(name), files.tree.where(name)).keys()
+    return sorted(found - {""})
 
 
 def label_planes(files: FolderFiles, name: str, dims: int) -> Iterable[Pixels]:
@@ -89,4 +110,4 @@ def _volume_planes(tree: Tree, names: Sequence[str]) -> Iterator[Pixels]:
 
 
 def _evenly_spaced(names: Sequence[str], dims: int) -> Sequence[str]:
-    return names[:: -(-len(names) // (MAX_FILES if dims == 2 else MAX_VOLUMES))]
+    return names[:: max(1, -(-len(names) // (MAX_FILES if dims == 2 else MAX_VOLUMES)))]

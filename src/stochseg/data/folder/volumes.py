@@ -11,6 +11,7 @@ from stochseg.data.fitting import nearest, resize_image, scale_spacing
 from stochseg.data.folder.config import DESCRIPTION, FolderConfig
 from stochseg.data.folder.labels import class_map
 from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.rtstruct import draw_structures, is_structure_set
 from stochseg.data.readers.scans import Scan, orient, read_volume
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
@@ -53,6 +54,8 @@ def _read_image(tree: Tree, names: Sequence[str], config: FolderConfig) -> Scan:
 def _read_labels(tree: Tree, name: str, image: Scan, image_where: str, config: FolderConfig) -> Pixels:
     """Read the classes "d h w" of a label map."""
     where = tree.where(name)
+    if name.lower().endswith(".dcm") and is_structure_set(content := tree.read(name), where):
+        return draw_structures(content, image, config.names, where)
     scan = orient(read_volume(tree, [name]), config.plane, where)
     if scan.values.ndim != 3:
         raise UserError(f"{where}: expected one label per voxel, got shape {scan.values.shape}")

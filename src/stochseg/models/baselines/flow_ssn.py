@@ -38,7 +38,8 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, draw_normal
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import draw_pairs
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from stochseg.core import Noise, SeededNoise, standard_normal
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import Target, one_rater
 from stochseg.models.sampling import Drawing, Keys, SamplingOptions, one_pass
 from stochseg.networks.denoisers import Condition

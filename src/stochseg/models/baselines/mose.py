@@ -42,7 +42,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_categorical, draw_normal
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
 from stochseg.networks import UNet, UNetConfig, pad_to_multiple

@@ -38,7 +38,8 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_categorical
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions

@@ -43,7 +43,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_normal
-from stochseg.models.base import SegmenterConfig, StochasticSegmenter
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
