@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stochseg.models import load as load
     from stochseg.models import register as register
     from stochseg.models import save as save
+    from stochseg.models import wrap as wrap
     from stochseg.plotting import plot as plot
     from stochseg.types import DatasetInfo as DatasetInfo
     from stochseg.types import Example as Example
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 _NAMES = {
     "analysis": ("growth", "hypotheses", "lesions", "measure", "measurements"),
     "errors": ("UserError",),
-    "models": ("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
+    "models": (
+        *("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
+        "wrap",
+    ),
     "plotting": ("plot",),
     "types": ("DatasetInfo", "Example", "Samples"),
 }

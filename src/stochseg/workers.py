@@ -47,6 +47,12 @@ LOCAL = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
     "distributed.deploy.lost-worker-timeout": f"{RESTART_SECONDS} s",  # new ones start slowly on a busy machine
+    # Tasks run in a thread, whose own pool of memory glibc would return to the system: see `keep_freed_memory`.
+    "distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1,
+    # Looks at the stacks of threads a hundred times per second, which took up to a fifth of the time of sampling.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1 s",
+    "distributed.admin.system-monitor.interval": "10 s",
     "distributed.worker.daemon": False,  # a training may start processes that load data
     # The process keeps the memory that it frees, so a worker above these limits would wait for ever.
     "distributed.worker.memory.target": False,

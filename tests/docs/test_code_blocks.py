@@ -13,6 +13,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import typer
@@ -31,6 +32,7 @@ from stochseg.models import MODELS, create
 from stochseg.training import train
 from tests.docs.blocks import PAGES, ROOT, Block, Page, read_page, shell_lines
 from tests.support.images import nifti_bytes
+from tests.support.nnunet import softmax_field, write_fold
 from tests.support.oblique import write_volume
 from tests.support.scans import ct, write_nifti
 
@@ -213,6 +215,24 @@ def make_predictions(path: Path) -> None:
     predict(model, [path.with_suffix(".png")], path, PredictOptions(n=2))
 
 
+def make_folds(path: Path) -> None:
+    for fold in range(3):
+        write_fold(path / f"fold_{fold}", {"a": softmax_field((9, 8, 6), fold)}, np.diag([2.0, 2.0, 3.0, 1.0]))
+
+
+def make_images(path: Path) -> None:
+    path.mkdir()
+    values = np.random.default_rng(0).normal(size=(9, 8, 6)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([2.0, 2.0, 3.0, 1.0])), path / "a_0000.nii.gz")
+
+
+def make_raters(path: Path) -> None:
+    for rater, seed in (("ana", 0), ("ben", 1)):
+        (path / rater).mkdir(parents=True)
+        labels = softmax_field((9, 8, 6), seed, 2).argmax(0).astype(np.uint8)
+        nibabel.save(nibabel.Nifti1Image(labels, np.diag([2.0, 2.0, 3.0, 1.0])), path / rater / "a.nii.gz")
+
+
 def make_picture(path: Path) -> None:
     Image.fromarray(Phantoms("test", size=128).raw(0)).save(path)
 
@@ -226,6 +246,9 @@ PREPARE: dict[str, Callable[[Path], None]] = {
     "ct.nii.gz": make_ct,
     "lesions.csv": make_table,
     "predictions": make_predictions,
+    "folds": make_folds,
+    "imagesTs": make_images,
+    "labels": make_raters,
     "slice.png": make_picture,
     "nodule.png": make_picture,
 }

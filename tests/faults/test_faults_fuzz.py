@@ -17,7 +17,9 @@ def targets(tmp_path_factory):
 
 NAMES = (
     *("png", "jpeg", "other-pictures", "tiff", "nii", "nii-volume", "nii.gz", "nii.gz-volume", "dcm", "dcm-volume"),
-    *("zip", "pickle", "dataset.yaml", "train.yaml", "settings", "xml", "store", "lidc-hdf5"),
+    *("folder/nii", "folder/nii.gz", "folder/nrrd", "folder/mha", "folder/mhd"),
+    *("zip", "pickle", "dataset.yaml", "train.yaml", "settings", "xml", "points.csv"),
+    *("store", "store-volumes", "lidc-hdf5"),
     *("ccdm/config.json", "ccdm/model.safetensors", "prob-unet/config.json", "prob-unet/model.safetensors"),
     *("last/checksums.sha256", "last/state/progress.json", "last/state/optimizer.safetensors"),
     *("last/state/model.safetensors", "log.jsonl", "samples.npz"),

@@ -65,6 +65,7 @@ def sample_cases() -> dict[str, object]:
     cases["lidc/ancestral"] = lambda: describe(
         load("lidc").sample(lidc_images()[:1], 2, seed=3, evaluations=3, sampler="ancestral", noise="independent")
     )
+    cases["lidc-3d/default"] = lambda: describe(load("lidc-3d").sample(lidc_images().transpose(0, 1)[None], 4, seed=3))
     cases["metrics"] = metric_values
     return cases
 

@@ -101,12 +101,12 @@ def four(points):
     return [[one_nodule(points)]] * 4
 
 
-def plan_of(root):
-    return plan_import("lidc-dicom", root)
+def plan_of(root, kind="lidc-dicom"):
+    return plan_import(kind, root)
 
 
-def records(root):
-    return {item.id: item.read() for item in plan_of(root).items}
+def records(root, kind="lidc-dicom"):
+    return {item.id: item.read() for item in plan_of(root, kind).items}
 
 
 def on_segment(x, y, a, b):

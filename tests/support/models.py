@@ -22,6 +22,7 @@ PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 SMALLEST = {
     "analog-bits": {**UNET, "num_timesteps": 20},
     "ccdm": UNET,
+    "ccdm+masked": {**UNET, "process": "masked", "num_timesteps": 20},
     "cflow": {"channels": [8, 16], "convs": 1, "latent": 3},
     "flow-ssn": {"image_unet": UNET, "flow_unet": UNET},
     "ssn": {**UNET, "rank": 3, "draws": 4, "warmup": 0},  # in the warm-up, the covariance has no gradient
@@ -33,6 +34,7 @@ SMALLEST = {
     "smp:unet/tu-test_resnet+pixels": {"encoder_depth": 2, "decoder_channels": (8, 8), "draw": "pixels"},
     "ccdm-fast": TOWERS,
     "ccdm-fast+mixture": {**TOWERS, "components": 3},
+    "ccdm-fast+masked": {**TOWERS, "process": "masked", "components": 3},
     "hprob-unet": {"channels": [8, 8, 16], "blocks": 1, "latents": [1, 1]},
     # A level is drawn at once. Of 3 latents, some would be in the remainder of a vector, where `exp` rounds differently
     # in the last bit, so that the order of a batch would show; 4 fill vectors, as the default of 8 does.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SegmenterConfig
+from stochseg.models.config import SegmenterConfig
 from stochseg.models.sampling import Drawing, one_pass
 from stochseg.types import DatasetInfo, Preparation
 from tests.support.models import lively

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from stochseg.models import StochasticSegmenter
-from stochseg.models.base import SegmenterConfig
+from stochseg.models.config import SegmenterConfig
 from stochseg.types import DatasetInfo, Example
 from tests.support.samples import as_samples
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 import tempfile
 import time
@@ -34,12 +35,12 @@ PART = 512
 """Bytes per row of the CSV."""
 
 
-def small_store(file: Path) -> Path:
-    """Write a store of one image of 4×4 pixels and one rater."""
-    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4)
+def small_store(file: Path, *space: int) -> Path:
+    """Write a store of one image or volume and one rater."""
+    pixels = np.arange(math.prod(space), dtype=np.uint8).reshape(space)
     names = ("id", "group", "train")
-    record = Record(*names, pixels[..., None], (pixels > 7).astype(np.uint8)[None], ("ana",), (1.0, 1.0))
-    info = DatasetInfo(num_classes=2, image_channels=1)
+    record = Record(*names, pixels[..., None], (pixels > 7).astype(np.uint8)[None], ("ana",), (1.0,) * len(space))
+    info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=len(space))
     return write_store(Plan(info, Provenance(kind="x", source="y"), [Item(*names, lambda: record)], 1), file)
 
 
@@ -108,7 +109,8 @@ def main() -> None:
         last = Path(scratch) / "last"
         save_checkpoint(last, *parts(), Progress(step=1))
         cases = {f"checkpoint: {name}": (last / name, partial(read_checkpoint, name=name)) for name in FILES}
-        cases["store"] = (small_store(Path(scratch) / "store.h5"), read_store)
+        cases["store of an image"] = (small_store(Path(scratch) / "image.h5", 4, 4), read_store)
+        cases["store of a volume"] = (small_store(Path(scratch) / "volume.h5", 17, 2, 2), read_store)  # two chunks
         for title, (file, read) in cases.items():
             size = file.stat().st_size
             for first in range(0, size, PART):

@@ -4,6 +4,8 @@
 
 Input i of a target depends on the seed, the target and i alone. A second call with the same file continues where the
 first one stopped, and states its command. Inputs that fail are kept next to the file, with their tracebacks.
+`max_cpu_seconds` is the time of the program for its slowest input, `max_seconds` that of the clock, during which other
+processes may have had the CPU.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from stochseg.errors import UserError
 from stochseg.files import write_csv
@@ -39,8 +43,18 @@ WAITING = 120
 """... or more seconds of the clock, during which other processes may have the CPU."""
 MEMORY = 10**9
 """An input that takes more bytes is a bomb."""
-BATCH = 200
+BATCH, TOGETHER = 200, 20
+"""Inputs per row of the CSV that is written, and per message to the process that runs them."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "crash")
+
+
+class Result(NamedTuple):
+    """What became of an input, why, and its time by the clock and of the CPU."""
+
+    outcome: str
+    detail: str
+    seconds: float
+    cpu_seconds: float
 
 
 def make_input(target: Target, name: str, seed: int, index: int) -> bytes:
@@ -69,18 +83,29 @@ def _work(connection: Connection, scratch: Path) -> None:
     targets = make_targets(scratch)
     connection.send(list(targets))
     while True:
-        name, seed, index = connection.recv()
-        content = make_input(targets[name], name, seed, index)
-        before = _peak()
-        _limit_cpu()
-        outcome, detail = run_input(targets[name], content)
-        connection.send((outcome, detail) if _peak() - before < MEMORY else ("memory", f"{_peak() - before:,} bytes"))
+        name, seed, indices = connection.recv()
+        for index in indices:
+            content = make_input(targets[name], name, seed, index)
+            before, start, cpu = _peak(), time.monotonic(), _cpu()
+            _limit_cpu()
+            outcome, detail = run_input(targets[name], content)
+            if _peak() - before >= MEMORY:
+                outcome, detail = "memory", f"{_peak() - before:,} bytes"
+            connection.send(Result(outcome, detail, time.monotonic() - start, _cpu() - cpu))
+            if outcome == "memory":
+                return
 
 
 def _limit_cpu() -> None:
     """Let the system end this process by SIGXCPU after `SECONDS` more of the CPU."""
     used, hard = time.process_time(), resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + SECONDS, hard))
+
+
+def _cpu() -> float:
+    """Seconds of the CPU of this process and of those that it has started and that have ended."""
+    times = os.times()
+    return sum(times[:4])
 
 
 def _peak() -> int:
@@ -108,27 +133,40 @@ class Worker:
         self.process.join()
         self.connection.close()
 
-    def run(self, name: str, seed: int, index: int) -> tuple[str, str]:
-        """Run an input in the process, with a limit on its time."""
-        self.connection.send((name, seed, index))
+    def run(self, name: str, seed: int, indices: range) -> Iterator[Result]:
+        """Run inputs in the process, with a limit on the time of each."""
+        while indices:
+            self.connection.send((name, seed, indices))  # several, because a busy machine is slow to switch processes
+            fine = True
+            while indices and fine:
+                result = self._receive()
+                indices, fine = indices[1:], result.outcome not in ("hang", "memory", "crash")
+                yield result
+            if not fine:
+                self.stop()
+                self.start()
+
+    def _receive(self) -> Result:
+        start = time.monotonic()
         try:
-            result = self.connection.recv() if self.connection.poll(WAITING) else ("hang", f"more than {WAITING} s")
+            if self.connection.poll(WAITING):
+                result: Result = self.connection.recv()
+                return result
         except (EOFError, OSError):
             self.process.join()
-            code = self.process.exitcode
-            result = ("hang", f"more than {SECONDS} s") if code == -signal.SIGXCPU else ("crash", f"exit code {code}")
-        if result[0] in ("hang", "memory", "crash"):
-            self.stop()
-            self.start()
-        return result
+            code, seconds = self.process.exitcode, time.monotonic() - start
+            if code == -signal.SIGXCPU:
+                return Result("hang", f"more than {SECONDS} s", seconds, float(SECONDS))
+            return Result("crash", f"exit code {code}", seconds, 0.0)
+        return Result("hang", f"more than {WAITING} s", float(WAITING), 0.0)
 
 
 def fuzz(out: Path, seed: int, seconds: float, only: list[str]) -> Counter[str]:
     """Run batches of all targets in turn until the time is over, and add their counts to a CSV file."""
     total = Counter[str]()
-    end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch:
         worker = Worker(Path(scratch))
+        end = time.monotonic() + seconds
         try:
             for name in itertools.cycle(only or worker.targets):
                 start = time.monotonic()
@@ -144,11 +182,14 @@ def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Count
     rows = read_rows(out)
     row = rows.get((name, str(seed)), {})
     first, start, counts = int(row.get("inputs", 0)), time.monotonic(), Counter[str]()
-    for index in range(first, first + BATCH):
-        outcome, detail = worker.run(name, seed, index)
-        counts[outcome] += 1
-        if outcome not in ("accepted", "refused"):
-            _keep(out, name, seed, index, outcome, detail)
+    slowest, slowest_cpu = float(row.get("max_seconds", 0)), float(row.get("max_cpu_seconds", 0))
+    for index in range(first, first + BATCH, TOGETHER):
+        indices = range(index, index + TOGETHER)
+        for i, result in zip(indices, worker.run(name, seed, indices), strict=True):
+            slowest, slowest_cpu = max(slowest, result.seconds), max(slowest_cpu, result.cpu_seconds)
+            counts[result.outcome] += 1
+            if result.outcome not in ("accepted", "refused"):
+                _keep(out, name, seed, i, result)
         if time.monotonic() > end:
             break
     totals = {key: int(row.get(key, 0)) + counts[key] for key in OUTCOMES}
@@ -159,6 +200,8 @@ def _batch(worker: Worker, out: Path, name: str, seed: int, end: float) -> Count
         "inputs": str(sum(totals.values())),
         **{key: str(count) for key, count in totals.items()},
         "seconds": str(seconds),
+        "max_seconds": f"{slowest:.2f}",
+        "max_cpu_seconds": f"{slowest_cpu:.2f}",
         **facts(),
     }
     write_csv(out, [rows[key] for key in sorted(rows)])
@@ -170,9 +213,9 @@ def read_rows(out: Path) -> dict[tuple[str, str], dict[str, str]]:
     return {(row["target"], row["seed"]): row for row in csv.DictReader(out.open())} if out.exists() else {}
 
 
-def _keep(out: Path, name: str, seed: int, index: int, outcome: str, detail: str) -> None:
+def _keep(out: Path, name: str, seed: int, index: int, result: Result) -> None:
     with out.with_suffix(".failures.txt").open("a") as stream:
-        stream.write(f"=== {name} seed {seed} index {index}: {outcome}\n{detail}\n")
+        stream.write(f"=== {name} seed {seed} index {index}: {result.outcome}\n{result.detail}\n")
 
 
 def main() -> None:

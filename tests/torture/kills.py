@@ -5,8 +5,10 @@
 Every case kills a process by SIGKILL just before one of its file operations (open for writing, rename, link, remove,
 make or remove a folder, sync), sometimes the one that resumes as well, and then lets it finish. The final state must
 be that of an undisturbed process bit for bit, with the same files and no others, and a training must resume from its
-newest checkpoint. Cases named "two-…" start two processes at once: one must finish, the other be refused. Cases are
-drawn from the seed and their number; cases that the CSV already contains are skipped, so an interrupted call continues.
+newest checkpoint. Cases named "two-…" start two processes at once: one must finish, the other be refused; half of them
+kill the first. Cases are drawn from the seed and their number until as many processes as asked for were ended by
+SIGKILL (column `killed`; a process may end before the operation at which it would be killed). Cases that the CSV
+already contains are skipped, so an interrupted call continues.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -27,6 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +47,11 @@ from stochseg.inference import PredictOptions, predict
 from stochseg.models import create, load, save
 from stochseg.training import TrainConfig, loop, override, train
 from tests.conftest import TINY_RUN
+from tests.support.volume_files import write_nifti
 from tests.torture.record import facts
 
-COLUMNS = ("seed", "case", "kind", "operations", "killed_at", "resumed_at", "result", "hardware", "commit", "command")
+COLUMNS = ("seed", "case", "kind", "operations", "killed_at", "killed", "resumed_at", "result")
+FACTS = ("hardware", "commit", "command")
 EVENTS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree"}
 REFUSED, FAILED = 2, 3
 
@@ -62,9 +68,9 @@ def run_training(root: Path) -> None:
         (root / "messages.txt").write_text(text.getvalue())
 
 
-def run_import(root: Path) -> None:
+def run_import(root: Path, source: str = "source") -> None:
     try:
-        write_store(plan_import("folder", root / "source"), root / "out/data.h5")
+        write_store(plan_import("folder", root / source), root / "out/data.h5")
     except UserError:
         if not (root / "out/data.h5").exists():  # otherwise it was killed, or another one was faster, once complete
             raise
@@ -75,19 +81,31 @@ def run_prediction(root: Path) -> None:
     assert {outcome.status for outcome in outcomes} <= {"done", "kept"}, outcomes
 
 
-RUNS = {"train": run_training, "import": run_import, "predict": run_prediction}
-KINDS = ("train", "train", "train", "import", "predict", "predict", "two-train", "two-import", "two-predict")
+RUNS: dict[str, Callable[[Path], None]] = {
+    "train": run_training,
+    "import": run_import,
+    "import-volumes": partial(run_import, source="volumes"),
+    "predict": run_prediction,
+}
+WEIGHTS = {"train": 3, "predict": 2}
+KINDS = tuple(name for kind in RUNS for name in (*[kind] * WEIGHTS.get(kind, 1), f"two-{kind}"))
 
 
 def prepare(root: Path) -> None:
     """Write the inputs of all kinds."""
     write_example_folder(root / "source", count=8, size=16)
     init_folder(root / "source")
+    draw = np.random.default_rng(0)
+    for i in range(6):  # volumes of two chunks
+        for name, limit in ((f"images/{i}.nii.gz", 1000), (f"labels/ana/{i}.nii.gz", 2)):
+            write_nifti(root / "volumes" / name, draw.integers(0, limit, (9, 8 + i, 20), np.int16), np.eye(4))
+    init_folder(root / "volumes")
     save(create("unet-ce", 2, 1, base=4, multipliers=[1]), root / "model")
     (root / "images").mkdir()
     for i in range(3):
         pixels = np.random.default_rng(i).integers(0, 256, (8, 9 + i), dtype=np.uint8)
         Image.fromarray(pixels).save(root / f"images/{i}.png")
+    write_nifti(root / "images/scan.nii.gz", draw.integers(0, 256, (8, 9, 3), np.int16), np.eye(4))
 
 
 # ---------------------------------------------------------------------- processes
@@ -195,18 +213,14 @@ def one_case(kind: str, draw: random.Random, root: Path, references: dict[str, R
     reference = references[base]
     row: dict[str, object] = {"kind": kind, "operations": reference.operations}
     if base != kind:
-        codes = sorted(finish(child) for child in [start(RUNS[base], root), start(RUNS[base], root)])
-        if codes == [0, 0]:  # one after the other
-            codes = [0, REFUSED]
-        elif not re.search("in use|exists", (root / "refused.txt").read_text()):
-            codes = [FAILED]
-        return {**row, "result": compare(codes, [0, REFUSED], root, reference.state)}
+        return row | two_writers(RUNS[base], draw, root, reference)
     kills, resumed = [], ""
     for _ in range(draw.choice((1, 1, 2))):
         kills.append(draw.randint(1, reference.operations))
         code = finish(start(RUNS[base], root, kills[-1]))
         if code not in (0, -signal.SIGKILL):
             return {**row, "killed_at": kills, "result": f"exit code {code}"}
+        row["killed"] = int(row.get("killed", 0)) + (code == -signal.SIGKILL)
     step = newest_step(root / "out")
     code = finish(start(RUNS[base], root))
     result = compare([code], [0], root, reference.state)
@@ -216,6 +230,21 @@ def one_case(kind: str, draw: random.Random, root: Path, references: dict[str, R
         if resumed != str(step) or "warning" in text:
             result = f"resumed at {resumed}, expected {step}: {text}"
     return {**row, "killed_at": kills, "resumed_at": resumed, "result": result}
+
+
+def two_writers(
+    act: Callable[[Path], None], draw: random.Random, root: Path, reference: Reference
+) -> dict[str, object]:
+    """Start two processes at once, of which the first may be killed; if none finishes, a third must."""
+    kill_at = draw.choice((0, draw.randint(1, reference.operations)))
+    codes = [finish(child) for child in [start(act, root, kill_at), start(act, root)]]
+    row = {"killed_at": [kill_at] if kill_at else "", "killed": codes.count(-signal.SIGKILL)}
+    wrong = {*codes} - {0, REFUSED, -signal.SIGKILL}
+    refused = root / "refused.txt"
+    if wrong or (REFUSED in codes and not re.search("in use|exists", refused.read_text())):
+        return {**row, "result": f"exit codes {codes}: {refused.read_text() if refused.exists() else ''}"}
+    final = 0 if 0 in codes else finish(start(act, root))
+    return {**row, "result": compare([final], [0], root, reference.state)}
 
 
 def compare(codes: list[int], wanted: list[int], root: Path, expected: dict[str, str]) -> str:
@@ -229,7 +258,7 @@ def compare(codes: list[int], wanted: list[int], root: Path, expected: dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="number of cases")
+    parser.add_argument("--kills", type=int, default=200, help="number of processes to kill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("kills.csv"), help="CSV; cases in it are not repeated")
     arguments = parser.parse_args()
@@ -247,7 +276,9 @@ def main() -> None:
             assert finish(start(act, root)) == 0, kind
             references[kind] = Reference(int((root / "operations").read_text()), state(root / "out"))
             shutil.rmtree(root)
-        for case in range(arguments.kills):
+        for case in itertools.count():
+            if sum(int(row.get("killed") or 0) for row in done) >= arguments.kills:
+                break
             if (str(arguments.seed), str(case)) in finished:
                 continue
             draw = random.Random(f"{arguments.seed}-{case}")
@@ -256,11 +287,12 @@ def main() -> None:
             shutil.rmtree(root)
             done.append({"seed": arguments.seed, "case": case, **row, **facts()})
             with arguments.out.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+                writer = csv.DictWriter(stream, (*COLUMNS, *FACTS), lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(done)
     for (kind, result), number in sorted(Counter((row["kind"], row["result"]) for row in done).items()):
         print(f"{kind}: {number} {result}")
+    print(f"{sum(int(row.get('killed') or 0) for row in done)} processes killed")
     sys.exit(any(row["result"] != "ok" for row in done))
 
 

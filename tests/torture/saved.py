@@ -30,7 +30,7 @@ def saved_files(scratch: Path) -> dict[str, Target]:
     return {**_models(scratch / "models"), **_checkpoint(scratch / "run"), **_predictions(scratch), **_samples(scratch)}
 
 
-def _in_place(file: Path, read: Callable[[], object], content: bytes) -> None:
+def in_place(file: Path, read: Callable[[], object], content: bytes) -> None:
     """Read a folder in which one file has another content."""
     original = file.read_bytes()
     try:
@@ -42,7 +42,7 @@ def _in_place(file: Path, read: Callable[[], object], content: bytes) -> None:
 
 def _target(file: Path, read: Callable[[], object]) -> Target:
     mutate = mutate_text if file.suffix in (".json", ".jsonl", ".sha256") else mutate_bytes
-    return Target([file.read_bytes()], partial(_in_place, file, read), mutate)
+    return Target([file.read_bytes()], partial(in_place, file, read), mutate)
 
 
 def _models(scratch: Path) -> dict[str, Target]:

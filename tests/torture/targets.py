@@ -22,12 +22,14 @@ import h5py
 import nibabel
 import numpy as np
 import pydicom
+import SimpleITK
 import tifffile
 import yaml
 from PIL import Image
 
 from stochseg import cli
 from stochseg.data.folder.config import FolderConfig
+from stochseg.data.folder.init import init_folder
 from stochseg.data.importers.lidc_outlines import label_maps, parse_reading
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record, plan_import
 from stochseg.data.readers.formats import read_picture
@@ -35,13 +37,15 @@ from stochseg.data.readers.trees import Tree
 from stochseg.data.store import Store, write_store
 from stochseg.documents import parse_keys
 from stochseg.errors import UserError
+from stochseg.inference.points import read_lesions
 from stochseg.inference.sources import find_sources, read_stack
 from stochseg.models import create, save
 from stochseg.training.config import override, read_config
 from stochseg.types import DatasetInfo
 from tests.support.images import dicom_bytes, nifti_bytes
+from tests.support.volume_files import write_itk, write_nifti
 from tests.torture.mutations import WORDS, Target, mutate_text
-from tests.torture.saved import GRAY, TINY, saved_files
+from tests.torture.saved import GRAY, TINY, in_place, saved_files
 
 RNG = np.random.default_rng(0)
 COLOR = RNG.integers(0, 256, (12, 10, 3), dtype=np.uint8)
@@ -52,6 +56,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
     return {
         **_pictures(),
         **_volumes(scratch),
+        **_folder_of_volumes(scratch / "volumes"),
         **_archives(scratch),
         **_documents(scratch),
         **_stores(scratch),
@@ -159,6 +164,29 @@ def _stack(file: Path, content: bytes) -> None:
         read_stack(source.files, source.axis)
 
 
+def _folder_of_volumes(root: Path) -> dict[str, Target]:
+    """A data set of volumes; one of its files is damaged, and all are read."""
+    volume = RNG.integers(-900, 900, (9, 8, 4)).astype(np.int16)
+    suffixes = ("nii", "nii.gz", "nrrd", "mha", "mhd")
+    for suffix in suffixes:
+        for name, values in (("images", volume), ("labels/ana", (volume > 0).astype(np.uint8))):
+            write = write_nifti if suffix.startswith("nii") else write_itk
+            write(root / f"{name}/{suffix.replace('.', '')}.{suffix}", values, np.diag([-1.0, -1.0, 2.0, 1.0]))
+    init_folder(root)
+    packed = SimpleITK.ReadImage(str(root / "images/nrrd.nrrd"))
+    targets = {}
+    for suffix in suffixes:
+        file, others = root / f"images/{suffix.replace('.', '')}.{suffix}", []
+        if suffix in ("nrrd", "mha"):
+            compressed = root.parent / f"packed.{suffix}"
+            SimpleITK.WriteImage(packed, str(compressed), True)
+            others = [compressed.read_bytes()]
+        targets[f"folder/{suffix}"] = Target(
+            [file.read_bytes(), *others], partial(in_place, file, partial(_read_all, "folder", root))
+        )
+    return targets
+
+
 def _archives(scratch: Path) -> dict[str, Target]:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -182,7 +210,11 @@ def _tree(file: Path, content: bytes) -> None:
 
 def _import(kind: str, file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    for item in plan_import(kind, file).items:
+    _read_all(kind, file)
+
+
+def _read_all(kind: str, source: Path) -> None:
+    for item in plan_import(kind, source).items:
         item.read()
 
 
@@ -232,33 +264,46 @@ def _documents(scratch: Path) -> dict[str, Target]:
         for annotation in parsed[1].annotations if parsed else ():
             label_maps([[annotation.outlines]], (24, 20))
 
+    def points(content: bytes) -> None:
+        (scratch / "points.csv").write_bytes(content)
+        read_lesions(scratch / "points.csv")
+
     lines = b"steps=2000\nmodel.options.multipliers=[1, 2]\ndata.options={a: 1}"
     texts = {
         "dataset.yaml": (yaml.safe_dump(FOLDER).encode(), folder_config),
         "train.yaml": (yaml.safe_dump(TRAIN).encode(), train_config),
         "settings": (lines, settings),
         "xml": (READING.encode(), outlines),
+        "points.csv": (b'id,x,y,z,input\nleft,2,3,1,a.nii\n"right, low",4.5,-2,1e1,b.nii\n', points),
     }
     return {name: Target([seed], read, mutate_text) for name, (seed, read) in texts.items()}
 
 
 def _stores(scratch: Path) -> dict[str, Target]:
-    items = []
-    for i in range(4):
-        names = (f"id{i}", f"g{i}", "train" if i % 2 else "val")
-        record = Record(*names, GRAY[..., None] + i, (GRAY > 99).astype(np.uint8)[None], ("ana",), (1.0, 1.0))
-        items.append(Item(*names, partial(lambda record: record, record)))
-    info = DatasetInfo(num_classes=2, image_channels=1)
-    store = write_store(Plan(info, Provenance(kind="x", source="y"), items, 2), scratch / "seed.h5").read_bytes()
+    stack = np.stack([GRAY] * 20)[..., None]  # of two chunks
+    stores = [_write_store(scratch / "seed.h5", GRAY[..., None]), _write_store(scratch / "volumes.h5", stack)]
     with h5py.File(scratch / "lidc.h5", "w") as file:
         for split in ("train", "val", "test"):
             part = file.create_group(split)
             part["images"], part["uids"] = np.stack([GRAY / 255 - 0.5] * 2), ["1", "2"]
             part.create_dataset("labels", data=np.zeros((2, 12, 10, 4), np.uint8), chunks=True, compression="gzip")
     return {
-        "store": Target([store], partial(_store, scratch / "a.h5")),
+        **{
+            name: Target([file.read_bytes()], partial(_store, scratch / f"{name}.h5"))
+            for name, file in zip(("store", "store-volumes"), stores, strict=True)
+        },
         "lidc-hdf5": Target([(scratch / "lidc.h5").read_bytes()], partial(_import, "lidc-v1", scratch / "b.hdf5")),
     }
+
+
+def _write_store(file: Path, image: np.ndarray) -> Path:
+    items = []
+    for i in range(4):
+        names = (f"id{i}", f"g{i}", "train" if i % 2 else "val")
+        record = Record(*names, image + i, (image[..., 0] > 99).astype(np.uint8)[None], ("ana",), None)
+        items.append(Item(*names, partial(lambda record: record, record)))
+    info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=image.ndim - 1)
+    return write_store(Plan(info, Provenance(kind="x", source="y"), items, 2), file)
 
 
 def _store(file: Path, content: bytes) -> None:
@@ -274,10 +319,15 @@ def _commands(scratch: Path) -> Target:
     inputs.mkdir()
     Image.fromarray(GRAY).save(inputs / "in.png")
     shutil.copy(scratch / "seed.h5", inputs)
+    (inputs / "scan.nii").write_bytes(nifti_bytes(np.zeros((9, 8, 3), np.int16), (1, 1, 2)))
+    (inputs / "points.csv").write_text("id,x,y,z\na,2,3,1\n")
     save(create("ccdm", 2, 1, **TINY), inputs / "model")
     lines = (
         "predict model in.png --out out -n 2 --evaluations 2 --seed 3 --overwrite",
         "predict model in.png --out out --tile 64 --overlap 16 --sampler ancestral",
+        "predict model in.png --out out --part 1/2 -n 1 --evaluations 1",
+        "predict model scan.nii --out out --at 3,4,1 --box 1,1,0,4,4,2 --slices shared --axis axial --tile-slices 8",
+        "predict model scan.nii --out out --points points.csv --mm --allow-unusual-input",
         "data check seed.h5",
         "data check folder",
         "data init nowhere",

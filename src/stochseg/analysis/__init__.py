@@ -7,6 +7,7 @@ from stochseg.analysis.measures import measure, measurements
 from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypotheses, Hypothesis, hypotheses
 from stochseg.analysis.separation import Lesion, lesions
+from stochseg.analysis.soft_maps import sample_soft_map
 
 __all__ = [
     "Answer",
@@ -24,4 +25,5 @@ __all__ = [
     "lesions",
     "measure",
     "measurements",
+    "sample_soft_map",
 ]

@@ -12,7 +12,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from stochseg._version import __version__
-from stochseg.cli import bench, compare, convert, data, demo, evaluate, export, growth, paper, predict, report, train
+from stochseg.cli import (
+    bench,
+    compare,
+    convert,
+    data,
+    demo,
+    evaluate,
+    export,
+    gather,
+    growth,
+    paper,
+    predict,
+    report,
+    studio,
+    train,
+)
 from stochseg.cli.terminal import console, note
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
@@ -47,9 +62,11 @@ app.command()(demo.demo)
 # Unknown options reach the command, which answers `--steps 10` with the setting `steps=10`.
 app.command(epilog=train.EPILOG, context_settings={"ignore_unknown_options": True})(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
+app.command(epilog=gather.EPILOG)(gather.gather)
 app.command()(evaluate.evaluate)
 app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=growth.EPILOG)(growth.growth)
+app.command(epilog=studio.EPILOG)(studio.studio)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command()(export.export)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,9 @@ from stochseg.cli.terminal import console, messages, say
 
 EPILOG = (
     "--evaluations is a maximum, for methods that make more by default (up to 1000). Samplers and grids are settings "
-    "of a method: 'ccdm model.options.sampler=ddim'."
+    "of a method: 'ccdm model.options.sampler=ddim'. --protocol fair: three pilots choose the learning rate, one "
+    "training gives a learning curve in minutes of one core (--budget 10m,20m,40m,60m), and scores have intervals "
+    "by patient; 'all' stands for every model and for ccdm-fast without its advantages one by one."
 )
 
 
@@ -20,13 +23,20 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn; with settings: 'ccdm-fast lr=1e-3'.",
+            help="Recipes or models by name, e.g. ccdm-fast prob-unet ssn; with settings: 'ccdm-fast lr=1e-3'. With "
+            "--protocol fair: all.",
             metavar="METHOD",
         ),
     ],
     budget: Annotated[
-        str, typer.Option(metavar="BUDGET", help="Training per method: a time (20m, 90s, 1h) or steps (2000).")
-    ] = "20m",
+        str | None,
+        typer.Option(
+            metavar="BUDGET", help="Training per method: a time (20m, 90s, 1h) or steps (2000). Default: 20m."
+        ),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(metavar="NAME", help="equal: the same settings for all. fair: see below.")
+    ] = "equal",
     data: opt.RecipeData = None,
     override: Annotated[
         list[str] | None,
@@ -48,11 +58,24 @@ def compare(
     """Train several methods under the same budget and compare them.
 
     Writes a table, a chart, and pictures of samples side by side."""
+    from stochseg.errors import unknown_name
     from stochseg.experiments.compare import compare as run
     from stochseg.experiments.comparison import comparison_table
+    from stochseg.experiments.fair import FairTerms, compare_fair, parse_budgets
     from stochseg.models.sampling import SamplingOptions
     from stochseg.workers import open_pool
 
+    if protocol not in ("equal", "fair"):
+        raise unknown_name("protocol", protocol, ("equal", "fair"))
+    if protocol == "fair":
+        terms = FairTerms(data, parse_budgets(budget), split=split, overrides=tuple(override or ()), seed=seed)
+        if limit is not None:
+            terms = replace(terms, images=limit, images_own=min(limit, terms.images_own))
+        with open_pool(workers, scheduler, "cpu") as pool:
+            compare_fair(methods, terms, out, console=messages, pool=pool)
+        say(f"written to {out}: fair.csv, fair.md, fair.png")
+        return
+    budget = budget or "20m"
     with open_pool(workers, scheduler, device) as pool:
         rows = run(
             methods,

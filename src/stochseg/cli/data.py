@@ -18,11 +18,11 @@ StoreOrFolder = Annotated[Path, typer.Argument(metavar="PATH", help="Packed stor
 def import_(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="lidc-slices, lidc-nodules, lidc-dicom, cityscapes, camvid, folder, …"),
+        typer.Argument(metavar="KIND", help="lidc-slices, lidc-nodules, lidc-dicom, cityscapes, nnunet, folder, …"),
     ],
     source: Annotated[
         Path,
-        typer.Argument(metavar="SOURCE", help="Folder or file as downloaded; only lidc-dicom needs unpacked archives."),
+        typer.Argument(metavar="SOURCE", help="Folder or file as downloaded; archives of DICOM must be unpacked."),
     ],
     out: Annotated[Path, typer.Argument(metavar="STORE", help="Packed store to write, e.g. data/lidc.h5.")],
 ) -> None:
@@ -38,6 +38,26 @@ def import_(
     for split, groups in splits.items():
         say(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups")
     say(f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); license: {plan.provenance.license}")
+
+
+@app.command("export", epilog="Example: stochseg data export nnunet my-data nnUNet_raw/Dataset123_Nodules")
+def export_(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="nnunet.")],
+    source: StoreOrFolder,
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; it must not exist.")],
+    consensus: Annotated[
+        str, typer.Option(metavar="RULE", help="One label map of several raters: majority or staple.")
+    ] = "majority",
+) -> None:
+    """Write a data set in the layout of another library. `data import` of the same kind restores it."""
+    from stochseg.data.exporters import EXPORTERS, open_records
+    from stochseg.errors import lookup
+
+    write = lookup("kind of export", EXPORTERS, kind)
+    records = open_records(source)
+    with progress_bar(f"exporting {kind}") as progress:
+        write(records, out, progress, consensus)
+    say(f"written to {out}: {len(records):,} cases")
 
 
 @app.command()
@@ -100,6 +120,29 @@ def check(path: StoreOrFolder) -> None:
     if report.check.problems:
         raise typer.Exit(1)
     say("no problems found")
+
+
+@app.command(epilog="A consensus of the raters: stochseg.data.consensus in Python, or stochseg data export nnunet.")
+def raters(
+    path: StoreOrFolder,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write.")] = Path("raters.html"),
+) -> None:
+    """Measure how much raters agree: Dice, IoU, surface distance, Fleiss' kappa, and each rater's confusion and bias,
+    with intervals by patient; writes a page."""
+    from rich.table import Table
+
+    from stochseg.cli.options import check_writable
+    from stochseg.reports.raters import agreement_rows, report_raters
+
+    check_writable(out)
+    with progress_bar("comparing") as progress:
+        report = report_raters(path, out, progress)
+    head, rows = agreement_rows(report)
+    table = Table(*head, title=f"{report.info.name}: {report.images} images, {len(report.groups)} patients")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    say(f"written to {out}; open it in a browser")
 
 
 @app.command()

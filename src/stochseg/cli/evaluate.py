@@ -49,7 +49,7 @@ def evaluate(
 
     Writes JSON, CSV, a picture and a page; earlier evaluations are kept. Checkpoints are selected on val; use --split
     test for unseen data."""
-    from stochseg.evaluation import check_compatible, class_table, default_count, evaluate_seeds, table
+    from stochseg.evaluation import check_compatible, class_table, default_count, evaluate_seeds, reference_table, table
     from stochseg.experiments.runs import EVALUATIONS, default_results_dir, open_run, write_evaluation
     from stochseg.inference import run_on, with_engine
     from stochseg.models import load
@@ -79,11 +79,10 @@ def evaluate(
             scores = evaluate_seeds(
                 model, source.data, seeds, options=options, limit=limit, progress=progress, runner=runner
             )
-        result = source.describe(scores)
-        console.print(table(result))
-        classes = class_table(result)
-        if classes is not None:
-            console.print(classes)
+        result = source.describe(scores.with_references(source.data, limit))
+        for each in (table(result), class_table(result), reference_table(result)):
+            if each is not None:
+                console.print(each)
         written = write_evaluation(
             result, source, model, out, options=options, limit=limit, curve=points, runner=runner
         )

@@ -57,6 +57,14 @@ Seed = Annotated[
 Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Further outputs, repeatable: dicom-maps (probabilities as fractional DICOM SEG and entropy as parametric "
+        "map, for DICOM series), geojson (outlines for QuPath, of pictures).",
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
 MACHINES = "Many processes and machines"
 """Panel of the options that spread the work."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stochseg.cli import options as opt
-from stochseg.cli.terminal import note, progress_bar, say
+from stochseg.cli.outcomes import finish, report_outcome
+from stochseg.cli.terminal import note, progress_bar
 from stochseg.errors import UserError
 from stochseg.limits import MAX_SIDE
 
 if TYPE_CHECKING:
-    from stochseg.inference import Lesion, Outcome
+    from stochseg.inference import Lesion
 
 EPILOG = (
     "Exit code 0: all inputs are done. 1: some were skipped, each with a message. 2: nothing was started. An "
@@ -112,6 +113,7 @@ def predict(
             "axes of a NIfTI array, or along the columns, rows and sorted slices of a DICOM series.",
         ),
     ] = False,
+    also: opt.Also = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")] = False,
     device: opt.Device = "auto",
     workers: opt.Workers = None,
@@ -132,15 +134,12 @@ def predict(
     across = int(axis) if axis is not None and axis.isdecimal() else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
-    options = PredictOptions.parse({**sampling.model_dump(), **chosen}, where="predict")
+    options = PredictOptions.parse({**sampling.model_dump(), **chosen, "also": also or ()}, where="predict")
     own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
-    if lesions and (workers is not None or scheduler is not None or part is not None):
-        raise UserError("--workers, --scheduler and --part are for whole inputs; without them, lesions run one by one")
     network = load(model, device=opt.own_device(device, workers, scheduler))
     with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:
-            whole = partial(predict_whole, part=own, pool=pool)
-            run = partial(predict_lesions, lesions=lesions, mm=mm) if lesions else whole
+            run = partial(predict_lesions, lesions=lesions, mm=mm) if lesions else predict_whole
             outcomes = run(
                 network,
                 inputs,
@@ -148,20 +147,16 @@ def predict(
                 options=options,
                 overwrite=overwrite,
                 origin=str(model),
-                report=_report,
+                report=report_outcome,
                 progress=progress,
+                part=own,
+                pool=pool,
             )
         except KeyboardInterrupt:
             change = " without --overwrite" if overwrite else ""
             note(f"stopped; results are in {out}; to continue, run the same command{change} again")
             raise
-    done, kept, failed = (sum(o.status == status for o in outcomes) for status in ("done", "kept", "failed"))
-    counts = {"done": done, "already done": kept, "skipped": failed}
-    words = ", ".join(f"{count} {word}" for word, count in counts.items() if count or word == "done")
-    where = f"results in {out}" if done or kept else "nothing was written"
-    say(f"{words}; {where}")
-    if failed:
-        raise typer.Exit(1)
+    finish(outcomes, out)
 
 
 def _lesions(at: list[str], box: list[str], points: Path | None, mm: bool) -> list[Lesion]:
@@ -174,12 +169,3 @@ def _lesions(at: list[str], box: list[str], points: Path | None, mm: bool) -> li
     if mm and not lesions:
         raise UserError("--mm is about coordinates; pass --at, --box or --points, too")
     return lesions
-
-
-def _report(outcome: Outcome) -> None:
-    for notice in outcome.notices:
-        note(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}")
-    if outcome.status == "failed":
-        note(f"skipped: {outcome.source}: {outcome.problem}")
-    elif outcome.status == "done":
-        say(f"{outcome.source} -> {outcome.folder}")

@@ -2,6 +2,7 @@
 
 from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.exporter import export
+from stochseg.inference.gathering import GatherOptions, gather
 from stochseg.inference.parts import Part
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import PredictOptions
@@ -14,11 +15,13 @@ from stochseg.inference.writers.nifti import to_nifti
 
 __all__ = [
     "ENGINES",
+    "GatherOptions",
     "Lesion",
     "Outcome",
     "Part",
     "PredictOptions",
     "export",
+    "gather",
     "predict",
     "predict_lesions",
     "read_lesions",

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stochseg.inference.result import StackResult
+from stochseg.inference.result import LabelArray, StackResult
 from stochseg.types import Preparation, Window
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -43,10 +43,10 @@ class GridAxis:
         return cls(center - length // 2 * step, step, length, (0, size))
 
     @classmethod
-    def inside(cls, center: int, length: int, size: int, step: float = 1.0) -> GridAxis:
-        """Place up to `length` pixels around a voxel, none of them outside the scan."""
-        below = min(length // 2, math.floor((center + 0.5) / step))
-        above = min(length - 1 - length // 2, math.floor((size - 0.5 - center) / step))
+    def inside(cls, center: int, below: int, above: int, size: int, step: float = 1.0) -> GridAxis:
+        """Place a pixel on a voxel and up to `below` and `above` next to it, none of them outside the scan."""
+        below = min(below, math.floor((center + 0.5) / step))
+        above = min(above, math.floor((size - 0.5 - center) / step))
         return cls(center - below * step, step, below + above + 1, (0, size))
 
     @classmethod
@@ -141,12 +141,18 @@ def paste(result: StackResult, grid: Grid) -> StackResult:
     kept.
     """
     slices, rows, columns = grid
-    labels = result.labels[slices.nearest][:, :, rows.nearest][..., columns.nearest]
+    labels = paste_labels(result.labels, grid)
     mean: npt.NDArray[Any] = result.mean
     for axis, part in zip((0, 2, 3), grid, strict=True):
         mean = _interpolate(mean, part.pixels, axis)
     window = result.window and _window_of_voxels(result.window, (rows, columns))
     return StackResult(labels, mean, result.weights[slices.nearest], result.evaluations, window)
+
+
+def paste_labels(labels: LabelArray, grid: Grid) -> LabelArray:
+    """Return label maps on a grid, "s m h w", on the voxels of the scan that the grid covers."""
+    slices, rows, columns = grid
+    return labels[slices.nearest][:, :, rows.nearest][..., columns.nearest]
 
 
 def _window_of_voxels(window: Window, axes: Sequence[GridAxis]) -> Window | None:

@@ -20,7 +20,7 @@ from stochseg._version import __version__
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.extras import require
 from stochseg.inference.plan import Plan
-from stochseg.inference.result import StackResult, label_type
+from stochseg.inference.result import FloatArray, LabelArray, StackResult, label_type
 from stochseg.inference.result_folder import FORMAT
 from stochseg.inference.sources import Source, read_stack
 from stochseg.inference.stacks import Stack
@@ -29,13 +29,15 @@ from stochseg.memory import release_freed_memory
 from stochseg.models import StochasticSegmenter
 from stochseg.models.inputs import image_key
 from stochseg.models.intensities import check_intensities, describe_unusual
-from stochseg.models.sampling import SamplingOptions, cut_notice
-from stochseg.types import Window, reaches_border
+from stochseg.models.sampling import SamplingOptions, chunks, cut_notice
+from stochseg.types import DatasetInfo, Window, reaches_border
 
 MIN_LABELED = 0.2
 """A notice is printed if the model labels a smaller part of the image, because it was trained on its center."""
 PIXELS_PER_CALL = 64 * 128 * 128
 """Pixels of all samples drawn by one call of the model, so that small images and slices share calls."""
+WATCHED_CHUNK = 4
+"""Samples of 128×128 pixels that are drawn together while somebody watches."""
 VERSION = 1  # of result.json
 SLICES = {
     "shared": "its slices are segmented one by one, with the same noise in each: probabilities are those of single "
@@ -45,6 +47,9 @@ SLICES = {
 }
 """Notices about volumes that a model of images segments."""
 PACKAGES = ("torch", "numpy", "pillow", "tifffile", "nibabel", "pydicom", "highdicom")
+
+Watch = Callable[[int, LabelArray, FloatArray], None]
+"""Called with the number of the first of some samples, their labels "s m h w" and their weights "m"."""
 
 
 @dataclass
@@ -75,21 +80,29 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
         notices.append("its alpha channel (opacity) was dropped")
     images = _prepare_volume(stack, model) if plan.takes_volumes else _prepare(stack, model)
-    size, (height, width) = images.shape[2:], images.shape[-2:]
+    size = images.shape[2:]
     plan.model_for(*size)
     if plan.is_large(*size) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
     notices += _check_intensities(images, plan) + _check_size(size, model)
-    if stack.headers:
-        require("highdicom", "medical", "writing DICOM SEG")
-        try:
-            check_headers(stack.headers, model.info, (height, width))
-        except UserError as error:
-            stack = replace(stack, headers=())
-            notices.append(f"without fused.dcm: {error}")
+    stack, more = with_checked_headers(stack, model.info)
+    notices += more
     if len(images) > 1:
         notices.append(SLICES[plan.options.slices or "shared"])
     return Job(source, stack, images, files, tuple(notices))
+
+
+def with_checked_headers(stack: Stack, info: DatasetInfo) -> tuple[Stack, list[str]]:
+    """The stack without its DICOM headers if no segmentation can refer to them, with a notice that says why."""
+    if not stack.headers:
+        return stack, []
+    require("highdicom", "medical", "writing DICOM SEG")
+    height, width = stack.values.shape[1:3]
+    try:
+        check_headers(stack.headers, info, (height, width))
+    except UserError as error:
+        return replace(stack, headers=()), [f"without fused.dcm: {error}"]
+    return stack, []
 
 
 def _prepare(stack: Stack, model: StochasticSegmenter) -> Tensor:
@@ -162,17 +175,19 @@ def batches(jobs: Iterable[Job], plan: Plan) -> Iterator[list[Job]]:
         yield batch
 
 
-def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None]) -> None:
+def sample_batch(jobs: Sequence[Job], plan: Plan, advance: Callable[[float], None], watch: Watch | None = None) -> None:
     """Draw all samples of a batch into the `result` of its jobs.
 
     Args:
         jobs: Inputs of one size.
         plan: The model and its options.
         advance: Called with the number of inputs done, fractions included.
+        watch: Called with samples as soon as they are drawn, if the batch is one image or volume: a single sample
+            first, then a few at a time.
     """
-    if plan.takes_volumes:
+    if plan.takes_volumes or (watch is not None and sum(len(job.images) for job in jobs) == 1):
         for job in jobs:
-            _sample_volume(job, plan, advance)
+            _sample_in_parts(job, plan, advance, watch)
         return
     images = jobs[0].images if len(jobs) == 1 else torch.cat([job.images for job in jobs])
     keys = _shared_keys(jobs) if plan.options.slices != "independent" else None
@@ -212,29 +227,40 @@ def _shared_keys(jobs: Sequence[Job]) -> list[int]:
     return [key for key, job in zip(whole, jobs, strict=True) for _ in job.images]
 
 
-def _sample_volume(job: Job, plan: Plan, advance: Callable[[float], None]) -> None:
-    """Draw the samples of a volume as one into the `result` of its job, a few at a time."""
-    _, _, d, h, w = job.images.shape
+def _sample_in_parts(job: Job, plan: Plan, advance: Callable[[float], None], watch: Watch | None) -> None:
+    """Draw the samples of an image or a volume as one into the `result` of its job, a few at a time."""
+    volume = job.images[0] if plan.takes_volumes else job.images.transpose(0, 1)  # "c d h w"
+    _, d, h, w = volume.shape
     n, classes, done, start_time = plan.options.n, plan.model.num_classes, 0, time.perf_counter()
     labels, mean = np.empty((d, n, h, w), label_type(classes)), np.zeros((d, classes, h, w), np.float32)
     weights, evaluations, window = np.empty((d, n), np.float32), 1, None
-    options = SamplingOptions.parse(plan.sampling)
-    parts = plan.model_for(d, h, w).sample_parts(job.images, options, lambda done, total: advance(done / total))
+    model, options = plan.model_for(*job.images.shape[2:]), SamplingOptions.parse(plan.sampling)
+    pieces = None if watch is None else list(_watched_parts(n, (d, h, w), model.config.chunk))
+    parts = model.sample_parts(job.images, options, lambda done, total: advance(done / total), pieces)
     for drawn in parts:
         part = slice(done, done + drawn.labels.shape[1])
         share = float(drawn.weights.sum())
-        labels[:, part] = drawn.labels[0].cpu().transpose(0, 1).numpy()
+        labels[:, part] = drawn.labels[0].reshape(-1, d, h, w).cpu().transpose(0, 1).numpy()
         for index in range(classes):  # without a copy of all
             mean[:, index] += share * drawn.mean[0, index].cpu().numpy()
         weights[:, part] = drawn.weights.cpu().numpy()
-        done, evaluations, window = part.stop, drawn.evaluations, drawn.window and drawn.window[1:]
+        done, evaluations, window = part.stop, drawn.evaluations, drawn.window and drawn.window[-2:]
         del drawn  # before the next is drawn
         release_freed_memory()  # holes between large tensors add up
+        if watch is not None:
+            watch(part.start, labels[:, part], weights[0, part])
     del parts
     release_freed_memory()
     job.result = StackResult(labels, mean, weights, evaluations, window)
     job.notices += _check_borders(job.result)
     job.seconds = time.perf_counter() - start_time
+
+
+def _watched_parts(n: int, size: Sequence[int], chunk: int) -> Iterator[slice]:
+    """The first sample alone, so that it is seen soon, then parts of a few."""
+    yield slice(0, 1)
+    for part in chunks(n - 1, size, min(chunk, WATCHED_CHUNK)):
+        yield slice(part.start + 1, part.stop + 1)
 
 
 def _check_borders(result: StackResult) -> tuple[str, ...]:
@@ -277,13 +303,14 @@ def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
         "notices": list(job.notices),
         "seconds": round(job.seconds, 3),
         "device": str(model.device),
-        "versions": _versions(),
+        "versions": versions(),
     }
 
 
-def _versions() -> dict[str, str]:
-    versions = {"stochseg": __version__, "python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Versions of this package, of Python and of the packages that results depend on."""
+    found = {"stochseg": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
+            found[package] = importlib.metadata.version(package)
+    return found

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from stochseg.analysis.regions import label_components
 from stochseg.errors import UserError
-from stochseg.inference.grids import Grid, GridAxis, cut, paste, scale, steps
+from stochseg.inference.grids import Grid, GridAxis, cut, paste, paste_labels, scale, steps
 from stochseg.inference.jobs import SLICES, Job, sample_batch
 from stochseg.inference.plan import Plan
 from stochseg.inference.points import Lesion, Place, locate
-from stochseg.inference.result import FloatArray, StackResult
-from stochseg.inference.sources import Source
+from stochseg.inference.result import FloatArray, LabelArray, StackResult
 from stochseg.inference.stacks import Stack
 from stochseg.models import StochasticSegmenter
 from stochseg.models.intensities import check_intensities, describe_unusual
 from stochseg.types import Preparation
 
-DEFAULT_SLICES = 16
+DEFAULT_SLICES = 8
 """Slices around a point at first, if the model does not declare them."""
 DOUBLINGS = 3
 """How often the number of slices is doubled at most; a lesion that is longer counts as cut off."""
+NEAR = 5.0
+"""Millimeters from the point within which samples of a lesion have a voxel, for models of volumes."""
+REACHES = 0.5
+"""A slice is part of a lesion if that part of the samples marks it, relative to the slice that most samples mark."""
 ENDS = (("first slice", "last slice"), ("top", "bottom"), ("left", "right"))
 
 Advance = Callable[[float], None]
 """Called with the part of a lesion that is done."""
+WatchLesion = Callable[[int, LabelArray, FloatArray, tuple[int, int, int]], None]
+"""A `Watch` of a lesion; the last argument is the first voxel (s, h, w) of the labels in the scan."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,13 @@ def locate_lesion(lesion: Lesion, stack: Stack, plan: Plan, *, mm: bool) -> Plac
     return place
 
 
-def segment_lesion(lesion: Lesion, place: Place, scan: Job, plan: Plan, advance: Advance) -> Segmented:
+def segment_lesion(
+    lesion: Lesion, place: Place, scan: Job, plan: Plan, advance: Advance, watch: WatchLesion | None = None
+) -> Segmented:
     """Sample a lesion.
 
     A model of images labels the slice of a point, or every slice of a box. A model of volumes labels the slices of a
-    box; around a point it takes the slices that it declares, and twice as many as long as the foreground of any sample
-    reaches the first or the last of them.
+    box; around a point it takes the slices that it declares, and more at the ends that the lesion reaches.
 
     Args:
         lesion: The lesion.
@@ -91,52 +100,140 @@ def segment_lesion(lesion: Lesion, place: Place, scan: Job, plan: Plan, advance:
         scan: The whole scan.
         plan: The model and its options.
         advance: Called with the part that is done.
+        watch: Called with samples as soon as they are drawn, before other objects are left out, and with all of them
+            again for every other choice of slices.
     """
     start_time, stack = time.perf_counter(), scan.stack
-    preparation = declared_preparation(plan.model)
-    dims, size = plan.model.info.spatial_dims, stack.values.shape[:3]
-    grids = _grids(lesion, place, stack, preparation, dims)
-    for number, grid in enumerate(grids):
-        job, drawn = _draw(cut(stack.values, grid), scan.source, preparation, plan, advance)
-        ends = _reached_ends(drawn, grid, size)
-        if not {*ENDS[0]}.intersection(ends) or grid == grids[min(number + 1, len(grids) - 1)]:
-            break
-    if len(grids) == 1:  # these slices were asked for
-        ends = [end for end in ends if end not in ENDS[0]]
-    s, h, w = (axis.voxels[0] for axis in grid)
-    result = paste(drawn, grid)
+    draw = _draw_around_point if plan.takes_volumes and not lesion.is_box else _draw_slices
+    part = draw(place, scan, plan, advance, watch)
+    job, result = part.job, paste(part.samples, part.grid)
+    s, h, w = (axis.voxels[0] for axis in part.grid)
     slices, _, height, width = result.labels.shape
     job.stack, job.files, job.result = stack.part((s, h, w), (slices, height, width)), scan.files, result
-    job.notices += tuple(_notices(place, grid, drawn, ends, size))
+    job.notices += tuple(_notices(place, part, stack.values.shape[:3]))
     job.seconds = time.perf_counter() - start_time
-    return Segmented(lesion, place, job, (s, h, w), tuple(ends))
+    return Segmented(lesion, place, job, (s, h, w), tuple(part.ends))
 
 
-def _grids(lesion: Lesion, place: Place, stack: Stack, preparation: Preparation, dims: int) -> list[Grid]:
-    """The part that the model sees; for a point in a model of volumes, parts of more and more slices, the last of which
-    may be equal because the scan has no more."""
+@dataclass(frozen=True)
+class _Part:
+    """Samples of a part of a scan, on its grid.
+
+    ends: that the lesion reaches; others: number of samples with other objects, which are left out.
+    """
+
+    grid: Grid
+    job: Job
+    samples: StackResult
+    ends: list[str]
+    others: int = 0
+
+
+def _draw_slices(place: Place, scan: Job, plan: Plan, advance: Advance, watch: WatchLesion | None) -> _Part:
+    """Sample the slices of a point or a box, and no others."""
+    step, rows, columns = _in_plane(place, scan.stack, plan)
+    grid = (GridAxis.within(*place.slices, step if plan.takes_volumes else 1.0), rows, columns)
+    job, samples = _draw(grid, scan, plan, advance, watch)
+    ends = _reached_ends(samples, grid, scan.stack.values.shape[:3])
+    return _Part(grid, job, samples, [end for end in ends if end not in ENDS[0]])  # these slices were asked for
+
+
+def _draw_around_point(place: Place, scan: Job, plan: Plan, advance: Advance, watch: WatchLesion | None) -> _Part:
+    """Sample as many slices as the model declares, more at the ends that the lesion reaches, then its slices alone.
+
+    Volumes of training data often end with the object. A model that has not seen slices beyond it may mark something
+    else there, and find the object less likely. Hence the last step, after which its samples are as likely as in the
+    exact extent (docs/experiments.md); with one more slice at both ends they are not.
+    """
+    size = scan.stack.values.shape[:3]
+    step, rows, columns = _in_plane(place, scan.stack, plan)
+
+    def draw(below: int, above: int) -> _Part:
+        grid = (GridAxis.inside(place.center[0], below, above, size[0], step), rows, columns)
+        job, drawn = _draw(grid, scan, plan, advance, watch)
+        samples, others = _keep_near(drawn, _distance(grid, place, scan.stack))
+        return _Part(grid, job, samples, _reached_ends(samples, grid, size), others)
+
+    first = declared_preparation(plan.model).slices or DEFAULT_SLICES
+    below, above = first // 2, first - 1 - first // 2
+    part = draw(below, above)
+    while {*ENDS[0]}.intersection(part.ends) and below + above + 1 < first * 2**DOUBLINGS:
+        more = max(1, (below + above + 1) // 2)
+        below, above = (n + more * (end in part.ends) for n, end in zip((below, above), ENDS[0], strict=True))
+        part = draw(below, above)
+    own = np.flatnonzero(_is_reached(part.samples))
+    if len(own) == 0 or own[-1] - own[0] + 1 == part.grid[0].length:
+        return part
+    middle = round((place.center[0] - part.grid[0].first) / step)
+    alone = draw(max(0, middle - int(own[0])), max(0, int(own[-1]) - middle))
+    across, along = (
+        [end for end in each.ends if (end in ENDS[0]) == wanted] for each, wanted in ((part, True), (alone, False))
+    )
+    return replace(alone, ends=across + along)
+
+
+def _in_plane(place: Place, stack: Stack, plan: Plan) -> tuple[float, GridAxis, GridAxis]:
+    """Voxels from a slice that the model sees to the next, and its rows and columns."""
     assert stack.lattice is not None
-    depth, *plane = stack.values.shape[:3]
-    step = steps(preparation, stack.lattice.spacing)
-    sides = zip(place.center[1:], preparation.crop, plane, step[1:], strict=True)
+    preparation = declared_preparation(plan.model)
+    between, *step = steps(preparation, stack.lattice.spacing)
+    sides = zip(place.center[1:], preparation.crop, stack.values.shape[1:3], step, strict=True)
     rows, columns = (GridAxis.around(*side) for side in sides)
-    if dims == 2 or lesion.is_box:
-        return [(GridAxis.within(*place.slices, step[0] if dims == 3 else 1.0), rows, columns)]
-    first = preparation.slices or DEFAULT_SLICES
-    counts = (first * 2**i for i in range(DOUBLINGS + 1))
-    return [(GridAxis.inside(place.center[0], count, depth, step[0]), rows, columns) for count in counts]
+    return between, rows, columns
+
+
+def _distance(grid: Grid, place: Place, stack: Stack) -> npt.NDArray[np.float64]:
+    """Millimeters from the point to every pixel of a grid, "s h w"."""
+    assert stack.lattice is not None
+    axes = zip(grid, place.center, stack.lattice.spacing, strict=True)
+    apart = np.ix_(*((axis.positions - at) * mm for axis, at, mm in axes))
+    return np.sqrt(sum(np.square(mm) for mm in apart))
+
+
+def _keep_near(samples: StackResult, distance: npt.NDArray[np.float64]) -> tuple[StackResult, int]:
+    """Return samples of the lesion at a point, without other objects, and the number of samples that have others.
+
+    The connected parts of a sample that are within `NEAR` of the point are the lesion, and so are those of other
+    samples that overlap with them.
+    """
+    parts = [label_components(labels != 0)[0] for labels in samples.labels.swapaxes(0, 1)]  # "s h w" each
+    near = distance <= NEAR
+    lesion = np.zeros(distance.shape, dtype=bool)
+    for each in parts:
+        lesion |= _touching(each, near)
+    kept = np.stack([_touching(each, lesion) for each in parts], 1)
+    others = (samples.labels != 0) & ~kept
+    if not others.any():
+        return samples, 0
+    labels, mean = np.where(others, 0, samples.labels), samples.mean.copy()
+    background = np.eye(mean.shape[1], 1, dtype=mean.dtype)
+    mean.swapaxes(0, 1)[:, others.any(1) & ~kept.any(1)] = background
+    return replace(samples, labels=labels, mean=mean), int(others.any((0, 2, 3)).sum())
+
+
+def _touching(parts: npt.NDArray[np.int32], place: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The numbered parts "s h w", 0 for none, that have a voxel in a place."""
+    chosen = np.zeros(parts.max() + 1, dtype=bool)
+    chosen[parts[place]] = True
+    chosen[0] = False
+    return chosen[parts]
 
 
 # --- sampling -------------------------------------------------------------------------------------------
 
 
-def _draw(
-    values: FloatArray, source: Source, preparation: Preparation, plan: Plan, advance: Advance
-) -> tuple[Job, StackResult]:
-    """Scale a part of a scan, check it, and draw its samples."""
+def _show(watch: WatchLesion, grid: Grid, first: int, labels: LabelArray, weights: FloatArray) -> None:
+    """Show samples "s m h w" of a grid in their place in the scan."""
+    slices, rows, columns = (axis.voxels[0] for axis in grid)
+    watch(first, paste_labels(labels, grid), weights, (slices, rows, columns))
+
+
+def _draw(grid: Grid, scan: Job, plan: Plan, advance: Advance, watch: WatchLesion | None) -> tuple[Job, StackResult]:
+    """Cut and scale a part of a scan, check it, and draw its samples."""
+    values = cut(scan.stack.values, grid)
     if not np.isfinite(values).all():
         raise UserError("the scan has values that are NaN or infinite near the point; replace them")
-    model, scaled = plan.model, scale(values, preparation)
+    model, scaled = plan.model, scale(values, declared_preparation(plan.model))
     parts = [scaled] if plan.takes_volumes else list(scaled)
     images = torch.cat([model.prepare(part, allow_unusual_input=True) for part in parts])
     seen = images[0] if plan.takes_volumes else images.transpose(0, 1)  # as a whole: a slice may be empty
@@ -146,8 +243,8 @@ def _draw(
     notices: tuple[str, ...] = (problem,) if problem else ()
     if len(images) > 1:
         notices += (SLICES[plan.options.slices or "shared"],)
-    job = Job(source, Stack(scaled), images, [], notices)
-    sample_batch([job], plan, advance)
+    job = Job(scan.source, Stack(scaled), images, [], notices)
+    sample_batch([job], plan, advance, None if watch is None else partial(_show, watch, grid))
     job.notices = notices  # what is cut off is noticed in terms of the scan
     assert job.result is not None
     return job, job.result
@@ -157,24 +254,38 @@ def _draw(
 
 
 def _reached_ends(result: StackResult, grid: Grid, size: tuple[int, ...]) -> list[str]:
-    """Ends of the labeled part, inside the scan, that the foreground of any sample reaches."""
-    marked = torch.from_numpy((result.labels != 0).any(1))  # "s h w"
+    """Ends of the labeled part, inside the scan, that the foreground of any sample reaches; slices: see `REACHES`."""
+    marked = (result.labels != 0).any(1)  # "s h w"
+    reached = (_is_reached(result), marked.any((0, 2)), marked.any((0, 1)))
     window = ((0, grid[0].length), *(result.window or ((0, grid[1].length), (0, grid[2].length))))
-    reached = []
+    found = []
     for axis, (names, (first, stop)) in enumerate(zip(ENDS, window, strict=True)):
         positions = grid[axis].positions
         inside = (positions[first] > 0.5, positions[stop - 1] < size[axis] - 1.5)
         for name, index, open_ in zip(names, (first, stop - 1), inside, strict=True):
-            if open_ and bool(marked.select(axis, index).any()):
-                reached.append(name)
+            if open_ and reached[axis][index]:
+                found.append(name)
+    return found
+
+
+def _is_reached(result: StackResult) -> npt.NDArray[np.bool_]:
+    """Whether a slice is part of the lesion, "s"."""
+    marking = (result.labels != 0).any((2, 3)).mean(1)
+    reached: npt.NDArray[np.bool_] = (marking > 0) & (marking >= REACHES * marking.max())
     return reached
 
 
-def _notices(place: Place, grid: Grid, result: StackResult, ends: list[str], size: tuple[int, ...]) -> Iterator[str]:
+def _notices(place: Place, part: _Part, size: tuple[int, ...]) -> Iterator[str]:
+    grid, ends = part.grid, part.ends
     if any(axis.is_padded(length) for axis, length in zip(grid, size, strict=True)):
         yield (
             "the part that the model sees reaches beyond the border of the scan: the edge of the scan is repeated "
             "there, and only voxels of the scan are labeled"
+        )
+    if part.others:
+        yield (
+            f"in {part.others} of {part.samples.labels.shape[1]} samples, the model marks other objects, more than "
+            f"{NEAR:g} mm away from the point and not connected to the lesion; they are left out"
         )
     across = [end for end in ends if end in ENDS[0]]
     if across:
@@ -182,7 +293,7 @@ def _notices(place: Place, grid: Grid, result: StackResult, ends: list[str], siz
             f"WARNING: the lesion is cut off: it reaches the {' and the '.join(across)} of the {grid[0].length} slices "
             "that were segmented, so its volume is too small; pass its extent with --box"
         )
-    labeled = result.window or ((0, grid[1].length), (0, grid[2].length))
+    labeled = part.samples.window or ((0, grid[1].length), (0, grid[2].length))
     sides = "×".join(str(stop - start) for start, stop in labeled)
     along = [end for end in ends if end not in ENDS[0]]
     if along:

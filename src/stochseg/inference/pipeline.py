@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from stochseg.models import StochasticSegmenter
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 T = TypeVar("T")
+LOST = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
+"""Problem of an input that ended its workers."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,8 @@ def predict(
     ...     print(outcome.status, sorted(file.name for file in outcome.folder.iterdir()))
     done ['entropy.tif', 'fused.png', 'mean.tif', 'overlay.png', 'result.json', 'samples.tif']
     """
-    options, out = options or PredictOptions(), Path(out)
-    # The engine may need the device of the workers.
-    plan = Plan(model, options if pool is None else options.model_copy(update={"engine": "eager"}), origin)
-    runner: Runner[Plan] = partial(run_here, lambda: plan)
-    if pool is not None:
-        runner = partial(pool.run, StoredPlan(StoredModel.of(model, origin, pool.device), options, origin))
+    out = Path(out)
+    plan, runner = plan_on(pool, model, options or PredictOptions(), origin)
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
     chunks = part.select(chunks_of(found.sources, plan.options.n))
     reporter = Reporter(len(found.problems) + sum(map(len, chunks)), report, progress)
@@ -109,14 +107,35 @@ def predict(
         reporter.add(Outcome(where, "failed", problem=problem))
     if not chunks:
         return reporter.outcomes
-    with locked(out, part.lock, rivals=part.rivals) as lock:
-        work = _Work(out, overwrite, lock.claim)
+    with open_results(out, part) as claim:
+        work = _Work(out, overwrite, claim)
         act = work if pool is not None else partial(work, advance=reporter.advance)
-        with ExitStack() as end:
-            end.callback(sweep, out)  # a worker that died in the middle of a result has left it there
-            for outcome in end.enter_context(closing(runner(act, chunks, work.lost))):
+        with closing(runner(act, chunks, work.lost)) as outcomes:
+            for outcome in outcomes:
                 reporter.add(outcome)
     return reporter.outcomes
+
+
+def plan_on(
+    pool: Pool | None, model: StochasticSegmenter, options: PredictOptions, origin: str
+) -> tuple[Plan, Runner[Plan]]:
+    """Plan a prediction in this process or on workers, which load the model from `origin`."""
+    if pool is None:
+        plan = Plan(model, options, origin)
+        return plan, partial(run_here, lambda: plan)
+    stored = StoredPlan(StoredModel.of(model, origin, pool.device), options, origin)
+    # The engine may need the device of the workers.
+    return Plan(model, options.model_copy(update={"engine": "eager"}), origin), partial(pool.run, stored)
+
+
+@contextmanager
+def open_results(out: Path, part: Part) -> Iterator[Claim]:
+    """Lock the folder of the results for a part of the inputs."""
+    with locked(out, part.lock, rivals=part.rivals) as lock:
+        try:
+            yield lock.claim
+        finally:
+            sweep(out)  # a worker that died in the middle of a result has left it there
 
 
 @dataclass(frozen=True)
@@ -159,8 +178,7 @@ class _Work:
 
     def lost(self, source: Source) -> Outcome:
         """The outcome of an input that ended its workers."""
-        problem = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
-        return make_outcome(source, problem, self.out / source.name)
+        return make_outcome(source, LOST, self.out / source.name)
 
 
 class Reporter:
@@ -199,9 +217,14 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
         return None, "does not fit into memory; use fewer --samples or a smaller --tile"
 
 
+def shown_path(source: Source) -> str:
+    """Return the path of an input as messages name it."""
+    return str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
+
+
 def make_outcome(source: Source, problem: str, folder: Path, notices: tuple[str, ...] = ()) -> Outcome:
     """Build the outcome of an input: failed if there is a problem, else done."""
-    where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
+    where = shown_path(source)
     if problem:  # on one line, and without the name, which is printed before it
         problem = " ".join(problem.split()).removeprefix(f"{where}: ").removeprefix(f"{where} ")
         return Outcome(where, "failed", problem=problem, notices=notices)
@@ -225,6 +248,7 @@ def hash_files(source: Source) -> list[dict[str, str]]:
 
 def _write(job: Job, plan: Plan, folder: Path) -> None:
     assert job.result is not None
-    prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name, plan.options.overview)
+    options, model = plan.options, plan.model
+    prediction = Prediction(job.result, job.stack, model.info, model.name, options.overview, options.also)
     write_result(folder, prediction, describe(job, plan, job.result))
     job.result = None  # frees its memory for the next inputs

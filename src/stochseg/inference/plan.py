@@ -57,6 +57,7 @@ class PredictOptions(SamplingOptions):
     )
     allow_unusual_input: bool = Field(False, description="sample inputs unlike the training images, with a notice")
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
+    also: tuple[Literal["dicom-maps", "geojson"], ...] = Field((), description="further outputs: see docs")
 
 
 class Plan:
@@ -159,7 +160,7 @@ class Plan:
         Intensities and the smallest size only decide which images are refused, and the orientation how training images
         are turned; results of lesions state the preparation themselves.
         """
-        unused = {"intensities", "min_size", "orientation", "preparation"}
+        unused = {"codes", "intensities", "min_size", "orientation", "preparation"}
         if self.model.info.fit is None:
             unused.add("fit")
         return self.model.info.model_dump(mode="json", exclude=unused)

@@ -83,9 +83,12 @@ def is_complete(
         return False
     if plan.options.overview and not any(Path(str(name)).name == "overview.png" for name in written):
         return False
+    if not set(plan.options.also) <= set(record.get("options", {}).get("also", ())):
+        return False
     # Older names are read, too, and older results have independent slices.
     before = PredictOptions.parse({"slices": "independent", **record.get("options", {})}, where=str(folder / RESULT))
-    unused = {"overview", "allow_unusual_input"} | ({"slices"} if record.get("image", {}).get("slices") == 1 else set())
+    single = record.get("image", {}).get("slices") == 1
+    unused = {"also", "overview", "allow_unusual_input"} | ({"slices"} if single else set())
     now = plan.options.model_dump(exclude=unused)
     changed = [key for key, value in now.items() if getattr(before, key) != value]
     if not plan.is_model_of(record.get("model", {})):
@@ -110,14 +113,15 @@ def measure_sizes(prediction: Prediction) -> dict[str, Any]:
 
     Returns:
         JSON values: "image" with the size and the geometry, "unit", "classes" with the size of each class in the fused
-        map and in every sample, and "weights" of the samples unless they are equal.
+        map and in every sample and its confidence, "confidence" of the whole, the lowest of its structures, and
+        "weights" of the samples unless they are equal.
     """
     result, info, lattice = prediction.result, prediction.info, prediction.stack.lattice
     s, n, height, width = result.labels.shape
     unit, size = "pixels", 1.0
     if lattice is not None:
         unit, size = ("mm2", lattice.spacing[1] * lattice.spacing[2]) if s == 1 else ("mm3", lattice.voxel)
-    counts = _count_labels(prediction)
+    counts, confidence = _count_labels(prediction), estimate_confidence(prediction)
     fused = np.bincount(result.fused.ravel(), minlength=info.num_classes)
     return {
         "image": describe_geometry((s, height, width), lattice),
@@ -128,10 +132,12 @@ def measure_sizes(prediction: Prediction) -> dict[str, Any]:
                 "name": name,
                 "color": info.colors[label],
                 "fused": _nine_digits(float(fused[label]) * size),
+                "confidence": confidence[label],
                 "samples": [_nine_digits(float(count) * size) for count in counts[:, label]],
             }
             for label, name in enumerate(info.names)
         ],
+        "confidence": min(confidence[1:]),
         "weights": None if np.allclose(result.weights, 1 / n) else result.weights.round(6).tolist(),
     }
 
@@ -158,6 +164,22 @@ def _count_labels(prediction: Prediction) -> npt.NDArray[np.int64]:
     for part in labels:  # slice by slice, because bincount makes 64-bit copies
         counts += np.stack([np.bincount(one.ravel(), minlength=classes) for one in part])
     return counts
+
+
+def estimate_confidence(prediction: Prediction) -> list[float]:
+    """Estimate how well the fused map fits the truth: the mean Dice of each class between it and the samples.
+
+    If the truth is as likely to be one sample as another, this is the expected Dice of the fused map. It is 1 for a
+    class that is neither in the fused map nor in a sample. Weights of slices are those of the whole.
+    """
+    result, classes = prediction.result, prediction.info.num_classes
+    both = np.zeros((result.labels.shape[1], classes), np.int64)
+    for labels, fused in zip(result.labels, result.fused, strict=True):
+        both += np.stack([np.bincount(one[one == fused], minlength=classes) for one in labels])
+    total = _count_labels(prediction) + np.bincount(result.fused.ravel(), minlength=classes)
+    dice = np.divide(2 * both, total, out=np.ones(both.shape), where=total > 0)
+    weights = result.weights.mean(0, dtype=np.float64)
+    return [round(float(value), 6) for value in weights @ dice / weights.sum()]
 
 
 def _nine_digits(value: float) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,21 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.jobs import Job, describe
-from stochseg.inference.lesions import Segmented, declared_preparation, locate_lesion, segment_lesion
-from stochseg.inference.pipeline import Outcome, Progress, Report, Reporter, attempt, hash_files, make_outcome
+from stochseg.inference.lesions import Segmented, WatchLesion, declared_preparation, locate_lesion, segment_lesion
+from stochseg.inference.parts import ALL, Part
+from stochseg.inference.pipeline import (
+    LOST,
+    Outcome,
+    Progress,
+    Report,
+    Reporter,
+    attempt,
+    hash_files,
+    make_outcome,
+    open_results,
+    plan_on,
+    shown_path,
+)
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.points import Lesion, check_unique, describe_place, file_index
 from stochseg.inference.result_folder import (
@@ -33,9 +47,10 @@ from stochseg.inference.stacks import Stack
 from stochseg.inference.writers import Prediction
 from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.inference.writers.lesion_maps import write_lesion_maps
-from stochseg.locks import locked
+from stochseg.locks import Claim
 from stochseg.models import StochasticSegmenter
 from stochseg.types import DatasetInfo, Samples, Spacing
+from stochseg.workers import Pool
 
 
 def predict_lesions(
@@ -50,6 +65,9 @@ def predict_lesions(
     origin: str = "",
     report: Report | None = None,
     progress: Progress | None = None,
+    part: Part = ALL,
+    pool: Pool | None = None,
+    watch: WatchLesion | None = None,
 ) -> list[Outcome]:
     """Segment lesions in scans, each given by a point or a box.
 
@@ -68,6 +86,9 @@ def predict_lesions(
         origin: The path or name of the model, for the record.
         report: Called with the outcome of each scan, once it is known.
         progress: Called with (scans done, fractions included; scans in total).
+        part: Of the scans. Several processes may write their parts to the same folder at the same time.
+        pool: Workers that load the model from `origin`, for one scan at a time; the results are the same as without.
+        watch: Called with samples of the lesions as soon as they are drawn, in this process only.
 
     Returns:
         One outcome per scan, and one per notice about a folder.
@@ -87,26 +108,36 @@ def predict_lesions(
     ...     print(outcome.status, sorted(file.name for file in outcome.folder.iterdir()))
     done ['foreground.nii.gz', 'fused.nii.gz', 'lesions', 'lesions.nii.gz', 'result.json']
     """
-    plan, out = Plan(model, options or PredictOptions(), origin), Path(out)
+    out = Path(out)
+    plan, runner = plan_on(pool, model, options or PredictOptions(), origin)
     declared_preparation(model)
     check_unique(lesions)
     found = find_sources([inputs] if isinstance(inputs, (str, Path)) else inputs, plan.options.axis)
-    total = len(found.problems) + len(found.sources)
-    if total == 1 and found.problems:
+    only = len(found.problems) + len(found.sources) == 1
+    if only and found.problems:
         raise UserError(": ".join(found.problems[0]))
     chosen = _assign(lesions, found)
-    reporter = Reporter(total, report, progress)
-    for notice in found.notices:
+    chunks = part.select([[_Scan(source, chosen[source.name])] for source in found.sources if source.name in chosen])
+    reporter = Reporter(len(found.problems) + len(chunks), report, progress)
+    without = [
+        f"{shown_path(source)}: skipped, the table has no lesion in it"
+        for source in found.sources
+        if source.name not in chosen
+    ]
+    for notice in (*found.notices, *without):
         reporter.add(Outcome("", "note", notices=(notice,)))
     for where, problem in found.problems:
         reporter.add(Outcome(where, "failed", problem=problem))
-    with locked(out):
-        for source in found.sources:
-            task = _Scan(source, chosen.get(source.name, []), plan, out / source.name, mm=mm)
-            outcome = task.run(overwrite, reporter)
-            if outcome.status == "failed" and total == 1:
-                raise UserError(f"{outcome.source}: {outcome.problem}")
-            reporter.add(outcome)
+    if not chunks:
+        return reporter.outcomes
+    with open_results(out, part) as claim:
+        work = _Work(out, overwrite, claim, mm, watch)
+        act = work if pool is not None else partial(work, advance=reporter.advance)
+        with closing(runner(act, chunks, work.lost)) as outcomes:
+            for outcome in outcomes:
+                if outcome.status == "failed" and only:
+                    raise UserError(f"{outcome.source}: {outcome.problem}")
+                reporter.add(outcome)
     return reporter.outcomes
 
 
@@ -132,25 +163,55 @@ def _is_named(source: Source, name: str) -> bool:
     return name == source.name or Path(name).resolve() in (source.given, *(file.resolve() for file in source.files))
 
 
+@dataclass(frozen=True)
 class _Scan:
-    """One scan with its lesions, on the way to a result folder."""
+    """A scan with its lesions."""
 
-    def __init__(self, source: Source, lesions: Sequence[Lesion], plan: Plan, folder: Path, *, mm: bool):
-        self.source, self.lesions, self.plan, self.folder, self.mm = source, lesions, plan, folder, mm
+    source: Source
+    lesions: Sequence[Lesion]
 
-    def run(self, overwrite: bool, reporter: Reporter) -> Outcome:
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with a scan, in this process or in a worker."""
+
+    out: Path
+    overwrite: bool
+    claim: Claim
+    mm: bool
+    watch: WatchLesion | None = None
+
+    def __call__(
+        self, plan: Plan, scans: Sequence[_Scan], advance: Callable[[float], None] = lambda inputs: None
+    ) -> Iterator[Outcome]:
+        """Read, segment and write scans; yield their outcomes."""
+        for scan in scans:
+            task = _Task(scan, plan, self.out / scan.source.name, mm=self.mm, watch=self.watch)
+            yield task.run(self.overwrite, self.claim, advance)
+
+    def lost(self, scan: _Scan) -> Outcome:
+        """The outcome of a scan that ended its workers."""
+        return make_outcome(scan.source, LOST, self.out / scan.source.name)
+
+
+class _Task:
+    """One scan on the way to a result folder."""
+
+    def __init__(self, scan: _Scan, plan: Plan, folder: Path, *, mm: bool, watch: WatchLesion | None):
+        self.source, self.lesions, self.plan, self.folder, self.mm = scan.source, scan.lesions, plan, folder, mm
+        self.watch = watch
+
+    def run(self, overwrite: bool, claim: Claim, advance: Callable[[float], None]) -> Outcome:
         """Read, segment and write the scan."""
-        where = str(self.source.files[0] if len(self.source.files) == 1 else self.source.files[0].parent)
-        if not self.lesions:
-            return Outcome("", "note", notices=(f"{where}: skipped, the table has no lesion in it",))
         scan, problem = attempt(partial(self._read, overwrite))
         if scan is None and not problem:
-            return Outcome(where, "kept", self.folder)
+            return Outcome(shown_path(self.source), "kept", self.folder)
         notices: tuple[str, ...] = ()
         if scan is not None:
-            segmented, problem = attempt(partial(self._segment, scan, reporter))
+            segmented, problem = attempt(partial(self._segment, scan, advance))
             if segmented is not None:
                 notices = (*scan.notices, *_named_notices(segmented))
+                claim.check()
                 _, problem = attempt(partial(self._write, scan, segmented))
         return make_outcome(self.source, problem, self.folder, notices)
 
@@ -171,15 +232,15 @@ class _Scan:
                 notices.append(f"without lesions.dcm: {error}")
         return Job(self.source, stack, torch.empty(0), files, tuple(notices))
 
-    def _segment(self, scan: Job, reporter: Reporter) -> list[Segmented]:
+    def _segment(self, scan: Job, advance: Callable[[float], None]) -> list[Segmented]:
         done = []
         for number, lesion in enumerate(self.lesions):
 
-            def advance(part: float, number: int = number) -> None:
-                reporter.advance((number + part) / len(self.lesions))
+            def report(part: float, number: int = number) -> None:
+                advance((number + part) / len(self.lesions))
 
             place = locate_lesion(lesion, scan.stack, self.plan, mm=self.mm)
-            done.append(segment_lesion(lesion, place, scan, self.plan, advance))
+            done.append(segment_lesion(lesion, place, scan, self.plan, report, self.watch))
         return done
 
     def _write(self, scan: Job, segmented: Sequence[Segmented]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stochseg.data.folder.config import DESCRIPTION
-from stochseg.data.readers import dicom, nifti
+from stochseg.data.readers import arrays, dicom, itk, nifti
 from stochseg.data.readers.pictures import SUFFIXES as PICTURES
 from stochseg.data.readers.series import NOT_IMAGES, read_header
 from stochseg.data.readers.trees import Tree
@@ -18,8 +18,9 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.inference.result_folder import RESULT, is_result
 from stochseg.inference.series import read_series
-from stochseg.inference.stacks import Axis, Stack, read_nifti, read_picture
+from stochseg.inference.stacks import Axis, Stack, read_array, read_picture, read_volume
 
+VOLUMES = (*nifti.SUFFIXES, *itk.SUFFIXES)
 IMAGE_CLASS = "Image Storage"
 """Part of the names of DICOM classes of images."""
 
@@ -90,8 +91,11 @@ def read_stack(files: Sequence[Path], axis: Axis = None) -> Stack:
 
 
 def _read(files: Sequence[Path], axis: Axis) -> Stack:
-    if files[0].name.lower().endswith(nifti.SUFFIXES):
-        return read_nifti(files[0], axis)
+    name = files[0].name.lower()
+    if name.endswith(VOLUMES):
+        return read_volume(files[0], axis)
+    if name.endswith(arrays.SUFFIXES):
+        return read_array(files[0])
     if len(files) > 1 or _is_dicom(files[0]):
         return read_series(files)
     return read_picture(files[0])
@@ -106,7 +110,7 @@ def _is_dicom(file: Path) -> bool:
 
 def stem(name: str) -> str:
     """Remove the suffix of an image file; .nii.gz counts as one."""
-    for suffix in (*nifti.SUFFIXES, *PICTURES, *dicom.SUFFIXES):
+    for suffix in (*VOLUMES, *arrays.SUFFIXES, *PICTURES, *dicom.SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
     return name
@@ -170,7 +174,7 @@ def _in_folder(folder: Path, axis: Axis, notices: list[str]) -> list[Source]:
     for name, path in paths.items():
         if results.intersection(path.parents):
             continue
-        if path.name.lower().endswith((*PICTURES, *nifti.SUFFIXES)):
+        if path.name.lower().endswith((*PICTURES, *VOLUMES, *arrays.SUFFIXES)):
             sources.append(_single_file(path, name, axis))
         elif _is_dicom(path):
             dicom_files.append(path)
@@ -179,7 +183,9 @@ def _in_folder(folder: Path, axis: Axis, notices: list[str]) -> list[Source]:
     if dicom_files:
         sources += _in_dicom_files(folder, dicom_files, notices)
     if not sources:
-        raise UserError("the folder contains no image: expected PNG, JPEG, TIFF, NIfTI (.nii, .nii.gz) or DICOM")
+        raise UserError(
+            "the folder contains no image: expected PNG, JPEG, TIFF, NIfTI (.nii, .nii.gz), NRRD, MHA, .npy or DICOM"
+        )
     if others:
         notices.append(f"{folder}: skipped {others} file(s) that are not images")
     return sources

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from stochseg.data.readers import nifti
+from stochseg.data.readers import arrays, itk, nifti
+from stochseg.data.readers.formats import compact
 from stochseg.data.readers.nifti import Plane, Slicing
 from stochseg.data.readers.pictures import Pixels
 from stochseg.data.readers.trees import Tree
@@ -19,6 +20,8 @@ from stochseg.errors import UserError
 
 Axis: TypeAlias = int | Plane | Slicing | None
 """Where slices of a NIfTI volume are cut."""
+MAX_CHANNELS = 16
+"""Of a picture in an array: with more, it is taken for a volume."""
 MAX_DPI = 1e8
 """PNG stores pixels per meter in 32 bits."""
 
@@ -70,7 +73,8 @@ class Stack:
     """Slices of one size.
 
     values: raw intensities, "s h w" or "s h w c"; lattice: None for a picture; alpha: whether the last channel is
-    opacity, not an intensity; dpi: dots per inch (x, y), if a picture states them; headers: of DICOM, one per slice.
+    opacity, not an intensity; dpi: dots per inch (x, y), if a picture states them; headers: of DICOM, one per slice;
+    pixel: millimeters (row, column) of a pixel that the OME metadata of a picture state.
     """
 
     values: Pixels
@@ -78,6 +82,7 @@ class Stack:
     alpha: bool = False
     dpi: tuple[float, float] | None = None
     headers: tuple[Any, ...] = ()
+    pixel: tuple[float, float] | None = None
 
     def part(self, start: tuple[int, int, int], size: tuple[int, int, int]) -> Stack:
         """A part of a volume, in its place in space, without DICOM headers."""
@@ -97,7 +102,10 @@ def read_picture(file: Path) -> Stack:
             dpi = image.info.get("dpi")
     except Exception:  # Pillow does not open TIFFs of many channels
         pass
-    return Stack(picture.values[None], None, alpha, valid_dpi(dpi))
+    pixel = picture.spacing if file.name.lower().endswith((".tif", ".tiff")) else None
+    if pixel is not None:
+        dpi = (25.4 / pixel[1], 25.4 / pixel[0])
+    return Stack(picture.values[None], None, alpha, valid_dpi(dpi), pixel=pixel)
 
 
 def valid_dpi(dpi: Any) -> tuple[float, float] | None:
@@ -107,9 +115,21 @@ def valid_dpi(dpi: Any) -> tuple[float, float] | None:
     return float(dpi[0]), float(dpi[1])
 
 
-def read_nifti(file: Path, axis: Axis = None) -> Stack:
-    """Read a NIfTI volume as slices along `axis`: see `nifti.Volume.slicing`, or a slicing that is known."""
-    volume = nifti.read_volume(file, str(file))
+def read_array(file: Path) -> Stack:
+    """Read a .npy file, or the only array of an .npz, as a picture "h w" or "h w c"."""
+    _, values = arrays.read_array(file)
+    if values.ndim != 2 and not (values.ndim == 3 and values.shape[-1] <= MAX_CHANNELS):
+        raise UserError(
+            f'expected a picture "h w" or "h w c" of up to {MAX_CHANNELS} channels, got shape {values.shape}; an array '
+            "does not state the geometry of a volume: save it as NIfTI"
+        )
+    return Stack(compact(values, str(file))[None])
+
+
+def read_volume(file: Path, axis: Axis = None) -> Stack:
+    """Read NIfTI, NRRD or MetaImage as slices along `axis`: see `nifti.Volume.slicing`, or a slicing that is known."""
+    read = nifti.read_volume if file.name.lower().endswith(nifti.SUFFIXES) else itk.read_volume
+    volume = read(file, str(file))
     values = volume.values
     values = values.astype(np.float32) if values.dtype.itemsize > 4 else values
     while values.ndim > 3 and values.shape[-1] == 1:
@@ -123,4 +143,5 @@ def read_nifti(file: Path, axis: Axis = None) -> Stack:
         stated = np.round(volume.affine, 3).tolist()
         raise UserError(f"its affine does not place the voxels in space: {stated}; correct it")
     slicing = axis if isinstance(axis, Slicing) else volume.slicing(axis)
-    return Stack(slicing.cut(values), Lattice(volume.affine, slicing, volume.header.copy(), volume.unit))
+    header = None if volume.header is None else volume.header.copy()
+    return Stack(slicing.cut(values), Lattice(volume.affine, slicing, header, volume.unit))

@@ -59,6 +59,6 @@ def crop(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return labels "b *space" int64 as indicators "b l *space"."""
-    shape = (len(labels), num_classes, *labels.shape[1:])
-    return torch.zeros(shape, dtype=dtype, device=labels.device).scatter_(1, labels[:, None], 1.0)
+    """Return labels "b *space" as indicators "b l *space": zeros where a label is none of the classes, as if masked."""
+    classes = torch.arange(num_classes, device=labels.device).view(-1, *[1] * (labels.ndim - 1))
+    return (labels[:, None] == classes).to(dtype)

@@ -2,6 +2,7 @@
 
 from stochseg.plotting.curves import (
     histogram,
+    learning_curves,
     method_bars,
     mode_frequencies,
     quality_against_cost,
@@ -19,6 +20,7 @@ __all__ = [
     "forward_process",
     "histogram",
     "label_strip",
+    "learning_curves",
     "method_bars",
     "mode_frequencies",
     "overview",

@@ -116,6 +116,32 @@ def method_bars(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
     return figure
 
 
+def learning_curves(curves: Mapping[str, Sequence[tuple[float, float]]], blind: float | None) -> Figure:
+    """Plot GED_16 against minutes of training, one line per method.
+
+    Args:
+        curves: points (minutes, GED) by method.
+        blind: GED of label maps of other images, drawn as a dashed line; None: unknown.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axis = figure.subplots()
+    for number, (name, points) in enumerate(sorted(curves.items(), key=lambda item: [ged for _, ged in item[1]][-1:])):
+        if points:
+            style = ("-", "--", ":")[number // 10 % 3]
+            axis.plot(*zip(*points, strict=True), style, marker=".", label=textwrap.shorten(name, 48))
+    if blind is not None:
+        axis.axhline(blind, color="0.4", linestyle="--", linewidth=1, label="blind")
+    axis.set_xlabel("minutes of one core")
+    axis.set_ylabel("GED$_{16}$ (lower is better)")
+    axis.grid(alpha=0.3)
+    if axis.has_data():
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
 def _scores(n: int) -> dict[str, str]:
     """Titles of the two main metrics by key."""
     return {f"ged_{n}": f"GED$_{{{n}}}$ (lower is better)", f"hm_iou_{n}": f"HM-IoU$_{{{n}}}$ (higher is better)"}

@@ -17,7 +17,7 @@ from torch import Tensor
 from stochseg.core import CategoricalProcess, SeededNoise
 from stochseg.plotting.outlines import PAGE, add_legend, class_legend, draw_outline, draw_window, fit_axes, rater_colors
 from stochseg.plotting.pictures import FloatArray, image_to_rgb, labels_to_rgb, mean_to_rgb
-from stochseg.plotting.sections import sections
+from stochseg.plotting.planes import sections
 from stochseg.plotting.slices import as_images, disputed_slice, slice_of_example, slice_of_samples
 from stochseg.types import DatasetInfo, Example, Samples
 

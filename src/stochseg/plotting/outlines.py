@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from contourpy import contour_generator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -30,6 +31,17 @@ def draw_outline(axis: Axes, region: npt.NDArray[np.bool_], color: str, **style:
         h, w = region.shape
         padded = np.pad(region, 1).astype(float)
         axis.contour(np.arange(-1, w + 1), np.arange(-1, h + 1), padded, levels=[0.5], colors=[color], **style)
+
+
+def outline_lines(region: npt.NDArray[np.bool_]) -> list[list[list[float]]]:
+    """The outline of a region "h w" as `draw_outline` draws it: closed lines of points (x, y) in pixels.
+
+    >>> outline_lines(np.ones((1, 1), bool))
+    [[[-0.5, 0.0], [0.0, -0.5], [0.5, 0.0], [0.0, 0.5], [-0.5, 0.0]]]
+    """
+    h, w = region.shape
+    lines = contour_generator(np.arange(-1, w + 1), np.arange(-1, h + 1), np.pad(region, 1).astype(float)).lines(0.5)
+    return [np.asarray(line).round(2).tolist() for line in lines]
 
 
 def draw_samples(

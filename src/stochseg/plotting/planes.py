@@ -19,7 +19,7 @@ from stochseg.analysis.regions import Mask, bounding_box
 from stochseg.analysis.separation import lesions
 from stochseg.plotting.outlines import draw_window
 from stochseg.plotting.pictures import MARGIN, MIN_SIDE, FloatArray
-from stochseg.types import DatasetInfo, Spacing, Window
+from stochseg.types import DatasetInfo, Example, Spacing, Window
 
 PLANES = ("axial", "coronal", "sagittal")
 GAP = 0.12  # inches between two planes
@@ -125,6 +125,30 @@ def marked_view(maps: Sequence[Tensor], spacing: Spacing | None, names: tuple[st
     weights = torch.full((len(inside),), 1 / len(inside), dtype=torch.float64)
     middle = lesions(ImageSamples(inside, weights, DatasetInfo(num_classes=2, image_channels=1)))[0].center
     return replace(view, center=tuple(side.start + at for side, at in zip(view.window, middle, strict=True)))
+
+
+def sections(example: Example, info: DatasetInfo) -> list[Example]:
+    """Cut a volume through the largest connected part of what its raters have marked, or through its middle.
+
+    Args:
+        example: a volume with its raters.
+        info: the void label.
+
+    Returns:
+        Three whole planes as images, each with its own spacing; the second and third are named by the row and the
+        column along which they are cut.
+    """
+    void = -1 if info.ignore is None else info.ignore
+    close = marked_view([example.raters.where(example.raters != void, 0)], example.spacing)
+    view = replace(close, window=tuple(slice(0, length) for length in example.raters.shape[1:]))
+    planes = []
+    for plane, id in enumerate((example.id, f"row {view.center[1]}", f"column {view.center[2]}")):
+        image, raters = (
+            torch.from_numpy(view.cut(maps.numpy(), plane).copy()) for maps in (example.image, example.raters)
+        )
+        down, across = (mm for axis, mm in enumerate(view.spacing) if axis != plane)
+        planes.append(replace(example, image=image, raters=raters, spacing=(down, across), id=id))
+    return planes
 
 
 def plane_figure(view: VolumeView, draw: Draw, width: float, *, named: bool = True, below: float = 0.0) -> Figure:

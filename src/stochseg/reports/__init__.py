@@ -3,6 +3,15 @@
 from stochseg.reports.evaluation import report_run
 from stochseg.reports.follow_up import compare_predictions
 from stochseg.reports.predictions import is_predictions, report_predictions
+from stochseg.reports.raters import report_raters
 from stochseg.reports.run import RunFacts, RunPage
 
-__all__ = ["RunFacts", "RunPage", "compare_predictions", "is_predictions", "report_predictions", "report_run"]
+__all__ = [
+    "RunFacts",
+    "RunPage",
+    "compare_predictions",
+    "is_predictions",
+    "report_predictions",
+    "report_raters",
+    "report_run",
+]

@@ -72,6 +72,9 @@ def report_run(
     agreement = Agreement(model.num_classes)
     sampling = partial(report, "sampling")
     result = evaluate(model, data, options=options, limit=limit, on_image=agreement, progress=sampling)
+    report("references", 0, 1)
+    result = result.with_references(data, limit)
+    report("references", 1, 1)
     picked, cases = pick_cases(result), []
     for done, (kind, row) in enumerate(picked, start=1):
         cases.append(Case(kind, row, draw_case(model, data, agreement.indices[row], options, spacing, questions)))

@@ -66,7 +66,7 @@ def report_predictions(
     for done, i in enumerate(chosen, start=1):
         image = read_image(folders[i], results[i], spacing, questions)
         sections.append(image.section(text=_facts(results[i]), anchor=f"image-{done}"))
-        rows.append(_overview_row(image))  # the image itself is released: samples may be large
+        rows.append(_overview_row(image, results[i]))  # the image itself is released: samples may be large
         answers += [f"{image.name}: {text}" for text in image.answer_texts]
         if progress is not None:
             progress(done, len(chosen))
@@ -100,10 +100,17 @@ def _facts(result: Result) -> str:
     voxels = ""
     if image.spacing_mm is not None:
         voxels = f", voxels of {' × '.join(number(v) for v in image.spacing_mm)} mm (slice, row, column)"
-    return f"{result.source}: {slices}{image.height} × {image.width} pixels{voxels}. {image.orientation}".rstrip()
+    size = f"{slices}{image.height} × {image.width} pixels{voxels}"
+    return " ".join(f"{result.source}: {size}. {image.orientation} {_confidence(result)}".split())
 
 
-def _overview_row(image: Statements) -> list[str]:
+def _confidence(result: Result) -> str:
+    """The confidence of each structure, as a sentence; "" for older results."""
+    stated = [f"{c.name} {c.confidence:.0%}" for c in result.classes[1:] if c.confidence is not None]
+    return f"Expected Dice of the fused map, a confidence per structure: {', '.join(stated)}." if stated else ""
+
+
+def _overview_row(image: Statements, result: Result) -> list[str]:
     first = image.readings[0]
     return [
         image.name,
@@ -111,16 +118,19 @@ def _overview_row(image: Statements) -> list[str]:
         f"{first.name} {Answer(first.probability, first.interval)}",
         f"{image.size.probability('>', 0):.0%}",
         mean_and_interval(image.size),
+        "" if result.confidence is None else f"{result.confidence:.0%}",
         *("no answer" if answer is None else str(answer) for answer in image.answers),
     ]
 
 
 def _overview(rows: list[list[str]], questions: Sequence[Question], volumes: bool) -> Section:
     head = ["input", "readings", "most probable reading", "anything marked", "size of all foreground, mean (90%)"]
+    head.append("confidence")
     of_volumes = " Readings of a volume whose slices were sampled independently refer to one slice." if volumes else ""
     return Section(
         "Inputs",
         "Readings: number of distinct answers among the samples. Anything marked: fraction of the samples that mark "
-        "any pixel. Parentheses after a probability: its 95% interval for this number of samples." + of_volumes,
+        "any pixel. Confidence: expected Dice of the fused map if the truth is like a sample, of the least certain "
+        "structure. Parentheses after a probability: its 95% interval for this number of samples." + of_volumes,
         table=Table([*head, *(f"P({q})" for q in questions)], rows, [f"image-{i + 1}" for i in range(len(rows))]),
     )

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from stochseg._version import __version__
 from stochseg.evaluation import Evaluation, ModeTable
+from stochseg.evaluation.references import REFERENCE_NOTE
 from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.models.io import read_json
 from stochseg.plotting import curves, plot, qualitative
@@ -94,7 +95,7 @@ class RunPage:
 
     def sections(self) -> list[Section]:
         """Build the sections in their order."""
-        found = [self._scores(), *self._class_scores()]
+        found = [self._scores(), *self._references(), *self._class_scores()]
         if self.result.kept:
             found = [self._first_image(), *found, self._grid()]
         cases: list[Section] = []
@@ -148,6 +149,11 @@ class RunPage:
         same = [self.facts.record.get(key) for key in ("split", "data_path")]
         stated = (each for each in self.facts.earlier if "date" in each.get("settings", {}))
         return next((e for e in stated if [e["settings"][key] for key in ("split", "data_path")] == same), None)
+
+    def _references(self) -> list[Section]:
+        head, rows = self.result.reference_rows()
+        text = f"Scores of label maps that no model drew, on the same images. {REFERENCE_NOTE}."
+        return [Section("References", text, table=Table(head, rows))] if rows else []
 
     def _class_scores(self) -> list[Section]:
         head, rows = self.result.class_rows()

@@ -60,6 +60,7 @@ class ClassSizes(Part):
     label: int = Field(ge=0)
     name: str
     color: str | None = None
+    confidence: float | None = Field(None, ge=0, le=1)
     samples: tuple[float, ...] = Field(min_length=1)
     renamed_keys: ClassVar = {"colour": "color"}
 
@@ -144,6 +145,7 @@ class Result(Part):
     image: Geometry
     unit: str
     classes: tuple[ClassSizes, ...] = Field(min_length=2)
+    confidence: float | None = Field(None, ge=0, le=1)
     weights: tuple[tuple[float, ...], ...] | None = None
     window: tuple[tuple[int, int], ...] | None = None
     coupling: Coupling = "independent"
@@ -227,13 +229,9 @@ def read_image(
     """Read one input with its samples."""
     if result.image.slices > 1:
         return _read_volume_report(folder, result, questions)
-    image, original = result.image, _read_original(result)
-    if image.spacing_mm is None:
-        pages = {"samples": result.num_samples, "mean": len(result.classes)}
-        labels, mean = (_read_tiff(folder / f"{name}.tif", count, image) for name, count in pages.items())
-    else:
-        labels, mean = (np.moveaxis(_read_volume(folder, image, name)[0], -1, 0) for name in ("samples", "mean"))
-        spacing = image.spacing_mm[1:]
+    original = _read_original(result)
+    labels, mean = (maps[:, 0] for maps in read_maps(folder, result))
+    spacing = spacing if result.image.spacing_mm is None else result.image.spacing_mm[1:]
     picture, notes = _read_picture(folder, result, original)
     _check_sizes(folder, result, labels, mean, picture.shape[:2])
     samples = Samples(
@@ -255,9 +253,24 @@ def read_image(
     )
 
 
+def read_maps(folder: Path, result: Result) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read the label maps of all samples, "n s h w", and the mean probabilities, "l s h w", of one input.
+
+    Raises:
+        UserError: if a file is damaged or missing.
+    """
+    image = result.image
+    if image.spacing_mm is None:
+        pages = {"samples": result.num_samples, "mean": len(result.classes)}
+        labels, mean = (_read_tiff(folder / f"{name}.tif", count, image)[:, None] for name, count in pages.items())
+    else:
+        labels, mean = (np.moveaxis(_read_volume(folder, image, name), -1, 0) for name in ("samples", "mean"))
+    return labels, mean
+
+
 def _read_volume_report(folder: Path, result: Result, questions: Sequence[Question]) -> VolumeReport:
     image, original = result.image, _read_original(result)
-    labels, mean = (np.moveaxis(_read_volume(folder, image, name), -1, 0) for name in ("samples", "mean"))
+    labels, mean = read_maps(folder, result)
     _check_sizes(folder, result, labels, mean, None if original is None else original.shape[:3])
     maps = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.uint8 if len(mean) <= 256 else np.int64))
     view = marked_view([maps], image.spacing_mm, image.planes)

@@ -46,7 +46,17 @@ class DataConfig(Config):
     patch_foreground: float = Field(
         1 / 3, ge=0, le=1, description="chance that a part is centered on a voxel that a rater has marked"
     )
+    beyond: int = Field(
+        0,
+        ge=0,
+        le=MAX_SIDE,
+        description="train on every volume twice, once with this many slices without an object added at both ends; for "
+        "volumes that were cut at the first and last slice of their object",
+    )
     workers: int = Field(0, ge=0, le=1024, description="processes that load data")
+    tune: float = Field(
+        0.0, ge=0, lt=1, description="share of the training patients, by a hash of their names, kept as the split tune"
+    )
 
     @field_validator("size", mode="before")
     @classmethod
@@ -115,6 +125,12 @@ class TrainConfig(Config):
     seed: int = Field(0, ge=0, le=MAX_SEED)
     steps: int = Field(ge=1, description="optimizer steps")
     minutes: float | None = Field(None, gt=0, description="stop after this many minutes of training, even before steps")
+    clock: Literal["wall", "cpu"] = Field(
+        "wall", description="clock of minutes and snapshots; cpu: minutes of one core, whatever else the machine does"
+    )
+    snapshots: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="minutes of training after which the averaged weights are saved, as RUN/at-10m"
+    )
     batch_size: int = Field(ge=1, le=2**20, description="images per step, over all processes")
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = Field(
         "adam", description="sgd has a momentum of 0.9; muon orthogonalizes the steps of weight matrices"
@@ -174,6 +190,15 @@ class TrainConfig(Config):
         if self.decay == "cosine":
             return end + (1 - end) * (1 + math.cos(math.pi * done)) / 2
         return float(end + (1 - end) * (1 - done) ** self.power)
+
+
+def snapshot_name(minutes: float) -> str:
+    """Folder of a snapshot in its run.
+
+    >>> snapshot_name(10.0), snapshot_name(0.5)
+    ('at-10m', 'at-0.5m')
+    """
+    return f"at-{minutes:g}m"
 
 
 def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

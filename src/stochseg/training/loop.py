@@ -28,7 +28,7 @@ from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import qualitative
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import BEST, LAST, Progress, load_checkpoint, save_checkpoint
-from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, write_config
+from stochseg.training.config import CONFIG_FILE, TrainConfig, read_config, snapshot_name, write_config
 from stochseg.training.display import display
 from stochseg.training.distributed import Processes, join, leave, restarts
 from stochseg.training.interrupts import delayed_interrupts
@@ -48,7 +48,7 @@ from stochseg.training.run_folder import (
 )
 from stochseg.training.splits import open_split, training_patches, training_view, with_augmentation
 from stochseg.training.stream import Draw, ForwardErrors, TrainingStream
-from stochseg.training.validation import score_images
+from stochseg.training.validation import score_images, validation_images
 from stochseg.types import Losses
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -57,6 +57,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, momentum=0.9),
     "muon": Muon,
 }
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class TrainingDiverged(UserError):
@@ -161,7 +163,7 @@ class _Run:
         stored = open_split(config, "train")
         train_data = training_patches(training_view(stored, config), config)
         self.val_data = training_view(open_split(config, "val"), config)
-        self.val_images = self._validation_images()
+        self.val_images = validation_images(self.val_data, config.validation.images)
         self.stream = TrainingStream(
             train_data,
             batch_size=config.batch_size,
@@ -194,26 +196,11 @@ class _Run:
         self.amp = Precision(config.precision, processes.device)
         self.model.check_options(SamplingOptions(evaluations=config.validation.evaluations))
 
-    def _validation_images(self) -> list[int]:
-        """Indices of evenly spaced images, without those that have no labeled pixel."""
-        if len(self.val_data) == 0:
-            raise UserError("the validation split is empty")
-
-        def is_labeled(i: int) -> bool:
-            ignore = self.val_data.info.ignore
-            return ignore is None or len(self.val_data[i].rated(ignore).raters) > 0
-
-        chosen = [i for i in spread(len(self.val_data), self.config.validation.images) if is_labeled(i)]
-        chosen = chosen or next(([i] for i in range(len(self.val_data)) if is_labeled(i)), [])
-        if not chosen:
-            raise UserError("validation: expected images with labeled pixels, got only void ones; choose other images")
-        return chosen
-
     def _start_from(self, source: StochasticSegmenter) -> None:
-        fresh = self.model.load_matching_weights(source)
-        total = len(self.model.state_dict())
+        fresh, total = self.model.load_matching_weights(source), len(self.model.state_dict())
         text = f"loaded {total - len(fresh)} of {total} tensors of {self.config.start_from}"
-        self._report(text + (f"; not loaded: {', '.join(fresh)}" if fresh else ""))
+        left = ", ".join(fresh[:4]) + (f" and {len(fresh) - 4} others" if len(fresh) > 4 else "")
+        self._report(text + (f"; not loaded: {left}" if fresh else ""))
 
     def _report(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -272,7 +259,8 @@ class _Run:
             sampler=range(start, start if self._over() else config.steps),
             num_workers=config.data.workers,
         )
-        began = time.perf_counter() - self.progress.seconds
+        clock = CLOCKS[config.clock]
+        began = clock() - self.progress.seconds
         self.parallel.train()
         shown = display(self.console, config, self.progress)
         with Log(self.out, self.processes.is_main, self.progress) as log, shown as show:
@@ -285,13 +273,14 @@ class _Run:
                         lr = config.lr * config.lr_factor(self.progress.step, self.progress.seconds)
                         losses, norm = self._step(draw, lr)
                         self.progress.step += 1
-                        self.progress.seconds = time.perf_counter() - began
+                        before, self.progress.seconds = self.progress.seconds, clock() - began
                         if config.minutes is not None:  # the mean, so that all processes take the same steps
                             self.progress.seconds = self._mean(self.progress.seconds)
                         step, over = self.progress.step, self._over()
                         if step % config.log_every == 0 or over:
                             record = {f"train/{part}": self._mean(value.item()) for part, value in losses.items()}
                             log.scalars(self.progress, {**record, "train/lr": lr, "train/gradient_norm": norm})
+                    self._save_snapshots(before)
                     show(losses["loss"].item())
                     self._validate_if_due(log)
                     if step % config.save_every == 0 or over:
@@ -303,6 +292,13 @@ class _Run:
                     self.save()
                 self._report(f"\na resumed run continues from step {self.progress.step} of {config.steps}")
                 raise
+
+    def _save_snapshots(self, before: float) -> None:
+        """Save the averaged weights for each snapshot that the last step, begun at `before` seconds, has reached."""
+        for minutes in self.config.snapshots:
+            if before < 60 * minutes <= self.progress.seconds and self.processes.is_main:
+                self._check_lock()
+                save(self.average.model, self.out / snapshot_name(minutes))
 
     def _mean(self, value: float) -> float:
         return self.processes.total(value) / self.processes.world

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from stochseg.data import SegmentationData
+from stochseg.data import SegmentationData, spread
+from stochseg.errors import UserError
 from stochseg.metrics import confusion_matrix, ged, without_void
 from stochseg.models import StochasticSegmenter
 from stochseg.training.config import ValidationConfig
@@ -15,6 +16,21 @@ from stochseg.types import Batch, Example, Samples
 
 SHOWN = 4
 """Images that are kept for a picture."""
+
+
+def validation_images(data: SegmentationData, count: int) -> list[int]:
+    """Indices of evenly spaced images, without those that have no labeled pixel."""
+    if len(data) == 0:
+        raise UserError("the validation split is empty")
+
+    def is_labeled(i: int) -> bool:
+        return data.info.ignore is None or len(data[i].rated(data.info.ignore).raters) > 0
+
+    chosen = [i for i in spread(len(data), count) if is_labeled(i)]
+    chosen = chosen or next(([i] for i in range(len(data)) if is_labeled(i)), [])
+    if not chosen:
+        raise UserError("validation: expected images with labeled pixels, got only void ones; choose other images")
+    return chosen
 
 
 def score_images(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -77,6 +78,9 @@ class Intensities(Config):
     span: tuple[float, ...] = Field(
         min_length=1, description="the smallest difference of highest and lowest value of an image that is not constant"
     )
+    medians: tuple[float, float] | None = Field(
+        None, description="the lowest and the highest median of an image, as a fraction of its range"
+    )
 
 
 class DatasetInfo(Config):
@@ -92,6 +96,9 @@ class DatasetInfo(Config):
     spatial_dims: Literal[2, 3] = Field(2, description="2: images of height and width; 3: volumes, with slices first")
     class_names: tuple[str, ...] = Field((), description="one per class, or none")
     palette: tuple[str, ...] = Field((), description='one "#rrggbb" per class, or none')
+    codes: tuple[str, ...] = Field(
+        (), description='one per class, or none: "SCHEME:VALUE:MEANING" of DICOM, such as SCT:27925004:Nodule, or ""'
+    )
     ignore: int | None = Field(None, ge=0, le=65535, description="label of void pixels: neither learned nor scored")
     normalization: Normalization = Normalization()
     size: tuple[int, int] | None = Field(None, description="(height, width) that all images were resized to, if any")
@@ -110,16 +117,19 @@ class DatasetInfo(Config):
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:
-        for key in ("class_names", "palette"):
+        for key in ("class_names", "palette", "codes"):
             got = len(getattr(self, key))
             if got not in (0, self.num_classes):
                 raise ValueError(f"{key} has {got} entries, expected {self.num_classes}, one per class")
+        wrong = [code for code in self.codes if code and not re.fullmatch(r"[\w.-]{1,16}:[^:]{1,16}:.{1,64}", code)]
+        if wrong:
+            raise ValueError(f"codes: expected SCHEME:VALUE:MEANING such as SCT:27925004:Nodule, got {wrong[0]!r}")
         for key in ("mean", "std"):
             got = len(getattr(self.normalization, key))
             if got not in (1, self.image_channels):
                 raise ValueError(f"normalization.{key} has {got} entries, expected {self.image_channels} or 1")
         for key, values in () if self.intensities is None else self.intensities:
-            if len(values) not in (1, self.image_channels):
+            if key != "medians" and len(values) not in (1, self.image_channels):
                 raise ValueError(f"intensities.{key} has {len(values)} entries, expected {self.image_channels} or 1")
         if self.ignore is not None and 0 <= self.ignore < self.num_classes:
             raise ValueError(f"ignore {self.ignore} is one of the {self.num_classes} classes")
@@ -129,7 +139,8 @@ class DatasetInfo(Config):
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys that came later where they say nothing: checksums over the facts of data stay as they were."""
         values: dict[str, Any] = dump(self)
-        for key, usual in (("intensities", None), ("min_size", None), ("spatial_dims", 2), ("preparation", None)):
+        later = {"intensities": None, "min_size": None, "spatial_dims": 2, "preparation": None, "codes": ()}
+        for key, usual in later.items():
             if values.get(key, ...) == usual:
                 del values[key]
         return values

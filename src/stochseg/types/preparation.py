@@ -22,7 +22,9 @@ class Preparation(Config):
 
     crop: tuple[int, int] = Field(description="height and width around the point, in pixels of `spacing`")
     slices: int | None = Field(
-        None, ge=1, description="slices around the point at first, for models of volumes; doubled while objects are cut"
+        None,
+        ge=1,
+        description="slices around the point at first, for models of volumes; more are added if the object continues",
     )
     spacing: tuple[PositiveFloat, ...] | None = Field(
         None,

@@ -21,6 +21,8 @@ from stochseg.types.info import DatasetInfo
 
 Window = tuple[tuple[int, int], ...]
 """A part of an image: first pixel and last + 1 per axis."""
+TOLERANCE = 1e-2
+"""Rounding of probabilities: half precision and 8-bit maps are accepted."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +72,74 @@ class Samples:
             and all(0 <= start < stop <= end for (start, stop), end in zip(self.window, size, strict=True))
         ):
             raise UserError(f"Samples: expected a window (start, stop) per axis inside {size}, got {self.window}")
+
+    @classmethod
+    def from_labels(
+        cls, labels: Any, num_classes: int | None = None, *, weights: Any = None, info: DatasetInfo | None = None
+    ) -> Samples:
+        """Take label maps that exist, such as those of an ensemble or of several raters, as samples.
+
+        Args:
+            labels: integers "n h w" of one image, "b n h w" of several, or "b n d h w" of volumes.
+            num_classes: labels, the background included; default: that of `info`, else the largest label + 1.
+            weights: "n" or "b n", not negative; default: equal. They are scaled to a sum of 1 per image.
+            info: class names and colors, if known.
+
+        Returns:
+            Samples whose mean is the weighted fraction of the maps with each label.
+
+        Raises:
+            UserError: if a label is no class, or a shape does not fit.
+
+        >>> Samples.from_labels(np.array([[[0, 1]], [[1, 1]]])).mean[0, 1].tolist()
+        [[0.5, 1.0]]
+        """
+        maps = _integers(labels)
+        classes = num_classes or (info.num_classes if info is not None else max(2, int(maps.max()) + 1))
+        if not 0 <= int(maps.min()) <= int(maps.max()) < classes:
+            raise UserError(
+                f"from_labels: expected labels 0..{classes - 1}, got {int(maps.min())}..{int(maps.max())}; pass "
+                "num_classes, or number the classes from 0"
+            )
+        mean = torch.zeros(len(maps), classes, *maps.shape[2:], device=maps.device)
+        samples = cls(maps, mean, _weights(weights, maps), 0, info=info)
+        return replace(samples, mean=samples.frequency)
+
+    @classmethod
+    def from_probabilities(cls, probabilities: Any, *, weights: Any = None, info: DatasetInfo | None = None) -> Samples:
+        """Take the probability maps of several members, such as the folds of an ensemble, as samples.
+
+        Sample i is the most probable label of member i at every pixel, and the mean is the average of the members'
+        probabilities. A single probability map says nothing about how pixels belong together: draw samples of it with
+        `stochseg.analysis.sample_soft_map`.
+
+        Args:
+            probabilities: "n l h w" of one image, n members and l labels; "b n l h w" of several, or "b n l d h w" of
+                volumes ("n l d h w" if `info` says that it is a volume).
+            weights: of the members, as in `from_labels`.
+            info: class names and colors, if known.
+
+        Raises:
+            UserError: if the values are no probabilities, or a shape does not fit.
+
+        >>> two = np.array([[[[0.9, 0.4]], [[0.1, 0.6]]], [[[0.3, 0.2]], [[0.7, 0.8]]]])  # members, labels, 1×2 pixels
+        >>> samples = Samples.from_probabilities(two)
+        >>> samples.labels.tolist(), [round(float(p), 2) for p in samples.mean[0, 1, 0]]
+        ([[[[0, 1]], [[1, 1]]]], [0.4, 0.7])
+        """
+        members = torch.as_tensor(probabilities)
+        space = 3 if info is not None and info.spatial_dims == 3 else 2
+        members = members[None] if members.ndim == space + 2 else members
+        if members.ndim not in (5, 6) or not members.is_floating_point():
+            raise UserError(
+                'from_probabilities: expected floats "n l h w" of one image, "b n l h w", or "b n l d h w" of volumes, '
+                f"got shape {tuple(members.shape)} {members.dtype}"
+            )
+        check_probabilities(members, "from_probabilities", axis=2)
+        labels = members.argmax(2)
+        parts = _weights(weights, labels)
+        spread = parts.view(*parts.shape, *[1] * (members.ndim - 2)).to(members)
+        return cls(labels, (members * spread).sum(1).float(), parts, 0, info=info)
 
     @property
     def num_classes(self) -> int:
@@ -168,6 +238,42 @@ class Samples:
 
     def _repr_html_(self) -> str | None:
         return notebook.html(self)
+
+
+def check_probabilities(values: Tensor, where: str, axis: int) -> None:
+    """Raise a UserError unless values are in 0..1 and sum to 1 along the axis of labels, within rounding."""
+    low, high = float(values.min()), float(values.max())
+    off = float((values.sum(axis, dtype=torch.float64) - 1).abs().max())
+    if not (low >= -TOLERANCE and high <= 1 + TOLERANCE and off <= TOLERANCE):  # NaN fails, too
+        raise UserError(
+            f"{where}: expected probabilities that sum to 1 over the labels, got values from {low:.4g} to {high:.4g} "
+            f"with sums off by {off:.2g}; apply a softmax (or a sigmoid, and add 1 - p for the background)"
+        )
+
+
+def _integers(labels: Any) -> Tensor:
+    """Label maps as "b n *space" int64."""
+    maps = torch.as_tensor(np.asarray(labels) if not isinstance(labels, Tensor) else labels)
+    if maps.is_floating_point() or maps.is_complex() or maps.ndim not in (3, 4, 5) or maps.numel() == 0:
+        raise UserError(
+            'from_labels: expected integers "n h w" of one image, "b n h w", or "b n d h w" for volumes, got shape '
+            f"{tuple(maps.shape)} {maps.dtype}"
+        )
+    return (maps[None] if maps.ndim == 3 else maps).long()
+
+
+def _weights(weights: Any, labels: Tensor) -> Tensor:
+    """Weights "b n" of sum 1 for label maps "b n *space"."""
+    shape = labels.shape[:2]
+    if weights is None:
+        return torch.full(shape, 1 / shape[1], device=labels.device)
+    given = torch.as_tensor(weights, dtype=torch.float64, device=labels.device)
+    given = given.expand(shape) if given.shape == shape[1:] else given
+    if given.shape != shape or not bool((given >= 0).all()) or not bool((given.sum(1) > 0).all()):
+        raise UserError(
+            f'weights: expected numbers of at least 0, "n" or "b n" {tuple(shape)}, got shape {tuple(given.shape)}'
+        )
+    return (given / given.sum(1, keepdim=True)).float()
 
 
 def reaches_border(marked: Tensor, window: Window | None) -> Tensor:
