@@ -9,9 +9,9 @@ from stochseg.memory import keep_freed_memory, release_freed_memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 
-# Prints the megabytes that the system fills page by page in the last twelve of twenty rounds of 16 + 128, and those that
-# a release frees. Where the pieces land in the heap differs from start to start, so that now and then a round fills a
-# piece anew; one round alone proves nothing. It runs in its own process because the choice cannot be undone.
+# Prints the megabytes that the system fills page by page in the last twelve of twenty rounds of 16 + 128, and those
+# that a release frees. Where the pieces land in the heap differs from start to start, and now and then a round fills a
+# piece anew: one round alone proves nothing. It runs in its own process because the choice cannot be undone.
 SCRIPT = """
 import resource, sys, torch
 from stochseg.memory import release_freed_memory, keep_freed_memory
