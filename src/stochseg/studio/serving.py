@@ -78,6 +78,8 @@ def serve(
         server = uvicorn.Server(config)
         threading.Thread(target=_announce, args=(server, link, browser, announce), daemon=True).start()
         asyncio.run(server.serve(sockets=[listener]))
+        if server.started:  # only a signal ends it, and asyncio does not always pass it on
+            raise KeyboardInterrupt
 
 
 def _listen(host: str, port: int) -> socket.socket:
