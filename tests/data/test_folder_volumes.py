@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import zipfile
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -280,6 +282,57 @@ def test_a_header_that_overflows_the_memory_of_its_library(tmp_path, line):
     file.write_bytes(b"\n".join([start, b"# i\n" * 20_000, rest]))
     with pytest.raises(UserError, match=r"header has more than 65,536"):
         read_volume(file, "a")
+
+
+def changed(file: Path, old: bytes, new: bytes) -> Path:
+    write_itk(file, LABELS, upright())
+    content = file.read_bytes()
+    assert old in content
+    file.write_bytes(content.replace(old, new, 1))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new", "says"),
+    [
+        ("mha", b"NDims = 3", b"NDims = 33333333333", "expected 2 or 3 axes, got '33333333333'"),
+        ("nrrd", b"dimension: 3", b"dimension: -3", "expected 2 or 3 axes, got '-3'"),
+        ("nrrd", b"# ", b"# \x19\x00\x01", "characters that are no text"),
+    ],
+)
+def test_a_header_that_ends_the_program_in_its_library(tmp_path, form, old, new, says):
+    with pytest.raises(UserError, match=says):
+        read_volume(changed(tmp_path / f"a.{form}", old, new), "a")
+
+
+def test_damaged_compressed_voxels(tmp_path):
+    import SimpleITK
+
+    file = tmp_path / "a.mha"
+    SimpleITK.WriteImage(
+        SimpleITK.GetImageFromArray(np.arange(5760, dtype=np.int16).reshape(4, 36, 40)), str(file), True
+    )
+    assert read_volume(file, "a").values.shape == (40, 36, 4)
+    content = file.read_bytes()
+    start = content.index(b"LOCAL\n") + 6
+    file.write_bytes(content[: start + 40] + b"\xff" * 40 + content[start + 80 :])
+    with pytest.raises(UserError, match="compressed voxels are damaged"):
+        read_volume(file, "a")
+    file.write_bytes(content[:-200])
+    with pytest.raises(UserError, match="expected 11,520 bytes of voxels"):
+        read_volume(file, "a")
+
+
+def test_a_flat_orientation_is_named(tmp_path):
+    root = simple(tmp_path / "mine", {"a": (8, 8, 4)})
+    init_folder(root)
+    file = next((root / "images").iterdir())
+    header = nibabel.load(file).header
+    header["sform_code"], header["qform_code"] = 1, 0
+    header["srow_x"], header["srow_y"] = (1, 1, 0, 0), (0, 1e-20, 0, 0)
+    file.write_bytes(gzip.compress(header.binaryblock + gzip.decompress(file.read_bytes())[348:]))
+    with pytest.raises(UserError, match=r"orientation .* is flat"):
+        records(root)
 
 
 @pytest.mark.parametrize(("form", "line"), [("nrrd", "# "), ("nrrd", "note:="), ("mha", "0010|0010 = ")])

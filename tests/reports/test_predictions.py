@@ -200,6 +200,10 @@ def test_contradicting_files_are_rejected(copied):
     (copied / "a/result.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"\(6, 2, 20, 24\) .* \(7, 2, 20, 24\)"):
         read_image(copied / "a", read_result(copied / "a"))
+    for weights in ([], [[0.5], [0.2, 0.3]]):
+        (copied / "a/result.json").write_text(json.dumps({**record, "weights": weights}))
+        with pytest.raises(UserError, match=r"weights.* predict this input again"):
+            read_result(copied / "a")
 
 
 def test_volumes_with_different_weights_per_slice_are_rejected(model, tmp_path):

@@ -131,7 +131,7 @@ def predict(
     from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
-    across = int(axis) if axis is not None and axis.isdecimal() else axis
+    across = int(axis) if axis in ("0", "1", "2") else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
     options = PredictOptions.parse({**sampling.model_dump(), **chosen, "also": also or ()}, where="predict")

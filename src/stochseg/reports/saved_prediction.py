@@ -146,7 +146,7 @@ class Result(Part):
     unit: str
     classes: tuple[ClassSizes, ...] = Field(min_length=2)
     confidence: float | None = Field(None, ge=0, le=1)
-    weights: tuple[tuple[float, ...], ...] | None = None
+    weights: tuple[tuple[float, ...], ...] | None = Field(None, min_length=1)
     window: tuple[tuple[int, int], ...] | None = None
     coupling: Coupling = "independent"
     lesion: LesionFacts | None = None
@@ -210,6 +210,8 @@ def read_result(folder: Path) -> Result:
         if record.get("format") != FORMAT:
             raise UserError(f"{folder / RESULT}: expected format {FORMAT!r}, got {record.get('format')!r}")
         result = Result.parse(record, where=str(folder / RESULT))
+        if len(set(map(len, result.weights or ()))) > 1:
+            raise UserError(f"{folder / RESULT}: weights of different numbers of samples")
     except UserError as error:
         raise UserError(f"{error}; {REMEDY}") from None
     if result.weights is not None and not np.allclose(result.weights, result.weights[0], atol=1e-6):

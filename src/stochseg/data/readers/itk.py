@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ _LINE = 255
 _NRRD = (re.compile(rb"\r?"), re.compile(rb"#|[^:]*:="))
 _META = (re.compile(rb"ElementDataFile\s*=.*"), re.compile(rb"[^=]*\|"))
 """The last line of a header, and the start of free texts: comments, keys with values, DICOM tags."""
+_CONTROL = re.compile(rb"[^\t\x20-\xff]")
+"""Characters that no header has, and that end the library of NRRD."""
+_AXES = re.compile(rb"^\s*(?:NDims\s*=|dimension\s*:)\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE)
+_COMPRESSED = re.compile(rb"^CompressedData\s*=\s*(?:True|1)", re.MULTILINE | re.IGNORECASE)
 _ELSEWHERE = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -39,13 +44,16 @@ def read_volume(file: Path, where: str) -> Volume:
         with file.open("rb") as stream:
             head = stream.read(_HEADER)
         _check_lines(head, *(_NRRD if is_nrrd else _META), where)
-        _check_place(head, where)
+        place = _data_place(head, where)
         reader = sitk.ImageFileReader()
         reader.SetImageIO("NrrdImageIO" if is_nrrd else "MetaImageIO")
         reader.SetFileName(str(file))
         reader.ReadImageInformation()
         voxels = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
         check_memory(2 * 8 * voxels, where)  # stored in at most 8 bytes, and copied
+        if not is_nrrd and _COMPRESSED.search(head):
+            bits = re.search(r"(\d+)-bit", sitk.GetPixelIDValueAsString(reader.GetPixelID()))
+            _check_compressed(file, place, voxels * (int(bits[1]) if bits else 8) // 8, where)
         image = reader.Execute()
     except UserError:
         raise
@@ -58,10 +66,15 @@ def read_volume(file: Path, where: str) -> Volume:
 
 
 def _check_lines(head: bytes, end: re.Pattern[bytes], free: re.Pattern[bytes], where: str) -> None:
-    """Raise a UserError for a header that is too long, or that has a line that is."""
+    """Raise a UserError for a header that ends the program in the libraries of both formats."""
+    axes = _AXES.search(head)
+    if axes and not re.fullmatch(rb"[1-9]", axes[1]):
+        raise UserError(f"{where}: expected 2 or 3 axes, got {axes[1][:20].decode(errors='replace')!r}; it is damaged")
     for line in head.split(b"\n"):
         if end.fullmatch(line):
             return
+        if _CONTROL.search(line.rstrip(b"\r")):
+            raise UserError(f"{where}: its header has characters that are no text; it is damaged")
         if len(line) > _LINE and not free.match(line):
             raise UserError(
                 f"{where}: the line {line[:20].decode(errors='replace')!r}… of its header has more than {_LINE} "
@@ -71,12 +84,29 @@ def _check_lines(head: bytes, end: re.Pattern[bytes], free: re.Pattern[bytes], w
         raise UserError(f"{where}: its header has more than {_HEADER:,} bytes; it is damaged, or save it as NIfTI")
 
 
-def _check_place(head: bytes, where: str) -> None:
-    """Raise a UserError if the voxels are in other files than one in the same folder."""
+def _data_place(head: bytes, where: str) -> str:
+    """Return the file with the voxels, or LOCAL. Raise a UserError if it is not in the same folder."""
     found = _ELSEWHERE.search(head)
     place = found[1].decode(errors="replace") if found else "LOCAL"
     if place != "LOCAL" and (Path(place).name != place or place.startswith("LIST") or "%" in place):
         raise UserError(f"{where} takes its voxels from {place!r}, expected a file in its own folder; save it as .mha")
+    return place
+
+
+def _check_compressed(file: Path, place: str, size: int, where: str) -> None:
+    """Raise a UserError for compressed voxels that are damaged: the library may try to read them for ever."""
+    unpack, found = zlib.decompressobj(wbits=47), 0  # zlib or gzip
+    with (file if place == "LOCAL" else file.parent / place).open("rb") as stream:
+        if place == "LOCAL":
+            while (line := stream.readline(_HEADER)) and not _META[0].fullmatch(line.rstrip(b"\r\n")):
+                pass
+        try:
+            while found < size and not unpack.eof and (packed := unpack.unconsumed_tail or stream.read(2**16)):
+                found += len(unpack.decompress(packed, 2**20))
+        except zlib.error as error:
+            raise UserError(f"{where}: its compressed voxels are damaged ({error})") from None
+    if found < size:
+        raise UserError(f"{where}: expected {size:,} bytes of voxels, got {found:,}; it is damaged or cut short")
 
 
 def _convert(sitk: Any, image: Any, where: str) -> Volume:

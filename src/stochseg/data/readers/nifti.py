@@ -107,7 +107,10 @@ class Volume:
         if not self.is_oriented:
             return [0, 1, 2], [1, 1, 1]
         nibabel = require("nibabel", "medical", "NIfTI")
-        world, signs = nibabel.io_orientation(self.affine).T.astype(int).tolist()
+        closest = nibabel.io_orientation(self.affine).T
+        if not np.isfinite(closest).all():
+            raise UserError("the orientation that the volume states is flat: an axis has no direction in space")
+        world, signs = closest.astype(int).tolist()
         return world, signs
 
     def _through_plane(self, world: list[int]) -> int:

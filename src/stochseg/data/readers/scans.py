@@ -102,7 +102,10 @@ def _series_volume(tree: Tree, names: Sequence[str]) -> Volume:
 
 def orient(volume: Volume, plane: Plane, where: str) -> Scan:
     """Turn a volume into slices of a plane by its affine. Voxels are moved, not interpolated."""
-    slicing = volume.slicing(plane)
+    try:
+        slicing = volume.slicing(plane)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     affine = volume.affine @ index_map(slicing, volume.values.shape)
     affine[:3] *= volume.unit
     return Scan(compact(slicing.cut(volume.values), where), affine)
