@@ -88,16 +88,16 @@ def main() -> None:
         offset = conformal_offset(list(patients.values()), 0.9)
         pixels = maps[fit].movedim(1, -1).reshape(-1, 2)
         counts = votes[fit].movedim(1, -1).reshape(-1, 2)
-        likely = pixels[:, 1] > 1e-4
+        likely = pixels[:, 1] >= LIKELY
         scaling = fit_scaling(pixels[likely], counts[likely], "vector")
         before, after = [s <= 0 for s in scores], [s <= offset for s in scores]
         row = {"model": arguments.model, "half": half, "images": len(chosen), "samples": arguments.samples}
         row |= {"fit_patients": len(fitted), "test_patients": len(names) - len(fitted), "offset": round(offset, 4)}
         row |= {
-            "covered_before": round(np.mean(by_patient(groups, test, before)), 4),
-            "covered_after": round(np.mean(by_patient(groups, test, after)), 4),
-            "covered_pooled_before": round(np.concatenate([before[i] for i in test]).mean(), 4),
-            "covered_pooled_after": round(np.concatenate([after[i] for i in test]).mean(), 4),
+            "covered_before": round(float(np.mean(by_patient(groups, test, before))), 4),
+            "covered_after": round(float(np.mean(by_patient(groups, test, after))), 4),
+            "covered_pooled_before": round(float(np.concatenate([before[i] for i in test]).mean()), 4),
+            "covered_pooled_after": round(float(np.concatenate([after[i] for i in test]).mean()), 4),
             "width_before": round(widths(None, test), 2),
             "width_after": round(widths(offset, test), 2),
             "ece_foreground_before": round(error(test, None), 4),

@@ -73,9 +73,7 @@ def conformal_interval(
     return (lower if minimum is None else max(lower, minimum)), upper
 
 
-def conformal_offset(
-    scores: Sequence[Sequence[npt.ArrayLike]], confidence: float = 0.9
-) -> float:
+def conformal_offset(scores: Sequence[Sequence[npt.ArrayLike]], confidence: float = 0.9) -> float:
     """Compute the smallest offset whose intervals hold a rater of a new patient with at least this probability.
 
     With K patients, a score weighs 1 / (K + 1) / (images of the patient) / (raters of the image), and the missing
