@@ -28,9 +28,8 @@ def scale_probabilities(mean: ArrayLike, slope: ArrayLike, bias: ArrayLike) -> T
     Raises:
         UserError: if there is not one slope and one bias per label.
 
-    >>> scale_probabilities([[[0.9, 0.5], [0.1, 0.5]]], [0.5, 0.5], [0.0, 0.0])
-    tensor([[[0.7500, 0.5000],
-             [0.2500, 0.5000]]])
+    >>> scale_probabilities(torch.tensor([[[0.9], [0.1]]]), [0.5, 0.5], [0.0, 0.0])[0, :, 0]
+    tensor([0.7500, 0.2500])
     """
     mean = checks.as_tensor("mean", mean)
     a, b = (torch.as_tensor(each, dtype=torch.float64) for each in (slope, bias))
