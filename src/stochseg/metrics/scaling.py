@@ -94,6 +94,6 @@ def fit_scaling(probabilities: Tensor, votes: Tensor, kind: Kind = "vector") -> 
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     slope = log_slope.detach().exp().expand(labels)
     return slope.tolist(), bias().detach().tolist()
