@@ -1,6 +1,7 @@
 """Analysis of samples: readings, lesions, measurements with intervals, growth, questions."""
 
 from stochseg.analysis.change import Growth, growth
+from stochseg.analysis.conformal import conformal_interval, conformal_offset, conformity
 from stochseg.analysis.intervals import Coverage, coverage
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.measures import measure, measurements
@@ -19,6 +20,9 @@ __all__ = [
     "Measurement",
     "Measurements",
     "Question",
+    "conformal_interval",
+    "conformal_offset",
+    "conformity",
     "coverage",
     "growth",
     "hypotheses",

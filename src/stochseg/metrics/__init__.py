@@ -14,6 +14,7 @@ from stochseg.metrics.calibration import CalibrationBins, brier, brier_sums, cal
 from stochseg.metrics.confusion import confusion_matrix, dice_per_class, iou_per_class, miou
 from stochseg.metrics.functional import diversity, diversity_from_iou, ged, ged_from_iou, hm_iou, hm_iou_from_iou
 from stochseg.metrics.iou import IoUBlocks, class_iou_blocks, iou_blocks, pairwise_iou, without_void
+from stochseg.metrics.scaling import fit_scaling, scale_probabilities
 from stochseg.metrics.table import METRIC_TABLE, MetricInfo, format_metric, metric_info, sort_metrics
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "diversity",
     "diversity_from_iou",
     "ece",
+    "fit_scaling",
     "foreground_bins",
     "format_metric",
     "ged",
@@ -59,6 +61,7 @@ __all__ = [
     "metric_info",
     "miou",
     "pairwise_iou",
+    "scale_probabilities",
     "sort_metrics",
     "without_void",
 ]
