@@ -43,7 +43,7 @@ from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import draw_pairs
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
-from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.networks import CellUNet, TowerOption, UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop, one_hot
 from stochseg.types import DatasetInfo, Losses
 
@@ -102,7 +102,7 @@ class FlowUNetConfig(ImageUNetConfig):
     head_channels: int = Field(16, ge=1, description="channels of an attention head")
 
 
-class FlowSSNConfig(SegmenterConfig):
+class FlowSSNConfig(SegmenterConfig, TowerOption):
     """Shape of both networks, spread of the start, and the defaults of sampling. Defaults: the published LIDC model."""
 
     image_unet: ImageUNetConfig = Field(ImageUNetConfig(), description="the network that reads the image once")
@@ -133,13 +133,18 @@ class FlowSSN(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: FlowSSNConfig):
         super().__init__(info, config)
-        self.image_unet = UNet(info.image_channels, info.num_classes, config.image_unet, timed=False)
+        self.image_unet: UNet | CellUNet
+        if config.image_tower is None:
+            self.image_unet = UNet(info.image_channels, info.num_classes, config.image_unet, timed=False)
+        else:
+            self.image_unet = CellUNet(info.image_channels, info.num_classes, config.image_tower)
         self.flow_unet = UNet(info.num_classes, info.num_classes, config.flow_unet)
         self.check_options(self.default_sampling())
 
     def start_mean(self, image: Tensor) -> Tensor:
         """μ "b l h w"; runs once per image."""
-        padded = pad_to_multiple(image, self.config.image_unet.stride)
+        tower, own = self.config.image_tower, self.config.image_unet.stride
+        padded = pad_to_multiple(image, own if tower is None else tower.strides[-1])
         return crop(self.image_unet(padded), image.shape[-2:]).float()
 
     def logits(self, y: Tensor, t: Tensor) -> Tensor:
