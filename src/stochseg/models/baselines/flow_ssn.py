@@ -21,10 +21,14 @@ with an exact p and two readings of one pixel, of probability 0.7 and 0.3, the s
 with 0.26 by `start`, both with 200 even steps. Large regions take their mode close to t = 0, where even steps are too
 long: of two readings of 32×32 pixels the second is drawn with 0.12 by 10 even steps (the published number) and with
 0.27 by 10 steps of `grid="early"`. Networks have no dropout; in this library's blocks, at their published widths and
-depth, the light one has 0.10M parameters, not 0.15M, and the large one 9.66M, not 14.29M: `image_unet.blocks=2` gives
-13.76M. Under void pixels the flow reads the mean of all labels as x1.
+depth, the light one has 0.10M parameters, not 0.15M, and the large one 9.66M, not 14.29M: the released blocks also
+change the resolution and have 3×3 convolutions as shortcuts, and layers for a time that the large one never reads are
+counted. `image_unet.blocks=2` gives 13.76M. The learning rate rises over 100 steps (released: 2000, more than a short
+budget has). Under void pixels the flow reads the mean of all labels as x1.
 
 Cost: one pass of the large network per image, and one pass of the light network per step and sample.
+
+Published parameters: 14.4M.
 """
 
 from __future__ import annotations
@@ -113,6 +117,11 @@ class FlowSSNConfig(SegmenterConfig, TowerOption):
     grid: str = Field("even", description="even, or early: more steps near t = 0")
     evaluations: int = Field(10, ge=1, description="evaluations of the flow's network per sample")
     renamed_keys: ClassVar = {"steps": "evaluations"}
+
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return self.draws
 
 
 @register("flow-ssn")

@@ -62,6 +62,11 @@ class MoSEConfig(SegmenterConfig, BackboneConfig):
     beta: float = Field(1 / 16, ge=0, description="weight of the gate's KL; released: 1 / (experts · samples)")
     weighted: bool = Field(False, description="samples cycle through the experts and are weighted by the gate")
 
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return None
+
     @model_validator(mode="after")
     def _enough_samples(self) -> MoSEConfig:
         if self.experts * self.samples < 2 and self.cap < 1:
