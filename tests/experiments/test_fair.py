@@ -5,14 +5,27 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from stochseg.errors import UserError
 from stochseg.experiments import fair as module
-from stochseg.experiments.fair import ABLATIONS, FairTerms, compare_fair, fair_methods, intervals, parse_budgets
-from stochseg.models import MODELS, load
+from stochseg.experiments.compare import method_config
+from stochseg.experiments.fair import (
+    ABLATIONS,
+    FAST,
+    HEADS,
+    PUBLISHED,
+    FairTerms,
+    compare_fair,
+    fair_methods,
+    intervals,
+    parse_budgets,
+)
+from stochseg.models import MODELS, create, load
 from stochseg.training import open_split
 from stochseg.training.config import write_config
 
@@ -111,8 +124,60 @@ def test_all_stands_for_every_model_and_the_ablations():
     found = fair_methods(["all"])
     assert set(ABLATIONS) < set(found)
     assert set(MODELS) - {"ccdm-fast"} < set(found)
+    assert set(HEADS) < set(found)
+    assert fair_methods(["ablations", "heads"]) == [FAST, *ABLATIONS, *HEADS]
     with pytest.raises(UserError, match="every method once"):
         fair_methods(["all", "ssn"])
+
+
+PHANTOMS = (
+    "data={name: phantom, options: {size: 16, raters: 3}, train: {count: 40}, val: {count: 2}}",
+    "batch_size=2",
+    "save_every=1",
+)
+TOWER = "{tower: [8, 8], tower_blocks: 1}"
+
+
+@pytest.mark.parametrize(
+    ("names", "settings"),
+    [
+        (["ablations"], ("model.options.tower=[8, 8]", "model.options.light=[8, 8]", "model.options.tower_blocks=1")),
+        (["heads"], (f"model.options.image_tower={TOWER}",)),
+    ],
+)
+def test_ablations_and_heads_on_the_image_tower_run(names, settings, tmp_path):
+    terms = FairTerms(None, (0.001,), images=2, images_own=1, overrides=(*PHANTOMS, *settings))
+    rows = compare_fair(names, terms, tmp_path)
+    for method in fair_methods(names):
+        found = {row["sampling"]: row for row in rows if row["method"] == method}
+        assert set(found) == {"10", "50", "own", "latin"}
+        assert found["10"]["ged_16"] >= 0
+
+
+def test_further_trainings_are_added_to_a_comparison(method, tmp_path):
+    terms, out = FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path / "out"
+    before = compare_fair([method], terms, out)
+    rows = compare_fair([method], replace(terms, seeds=2), out)
+    own = [row for row in rows if row["method"] == method]
+    assert [row["seed"] for row in own] == [0] * 4 + [1] * 4
+    assert [row["ged_16"] for row in own[:4]] == [row["ged_16"] for row in before[:4]]
+    assert {row["lr"] for row in own} == {before[0]["lr"]}  # the pilots of the first training chose it
+    folder = next(path for path in out.iterdir() if path.is_dir())
+    first, second = (load(folder / run / "last").state_dict() for run in ("run", "run-seed-1"))
+    assert any((first[key] != second[key]).any() for key in first)
+
+
+def test_pairs_of_image_and_rater_are_those_that_the_loss_sees():
+    draws = {name: MODELS[name].config_type().raters_per_image for name in ("ssn", "ccdm-fast", "mose", "flow-ssn")}
+    assert draws == {"ssn": 1, "ccdm-fast": 4, "mose": None, "flow-ssn": 1}
+
+
+@pytest.mark.parametrize(("method", "millions"), zip(PUBLISHED, (42, 24, 13.9), strict=True))
+def test_sizes_in_print(method, millions):
+    model = method_config(method, (), None, {}).model
+    with torch.device("meta"):
+        count = sum(p.numel() for p in create(model.name, **model.options).parameters())
+    assert count / 1e6 == pytest.approx(millions, rel=0.03)
 
 
 @pytest.mark.parametrize("text", ["20m,10m", "100,200", "soon"])

@@ -17,6 +17,7 @@ from stochseg.types import Batch, DatasetInfo
 M = TypeVar("M", bound=nn.Module)
 
 UNET = {"base": 8, "multipliers": [1, 2], "blocks": 1}
+TOWER = {"tower": [8, 16], "tower_blocks": 1}
 TOWERS = {"tower": [8, 16], "light": [8, 8], "tower_blocks": 1}
 PIXELS = {"features": 8, "pixel_width": 8, "pixel_layers": 3, "pixel_kernel": 5}
 SMALLEST = {
@@ -29,6 +30,11 @@ SMALLEST = {
     # The default weight of 1/1000 would hide the gradients of the encoders from the test that looks for them.
     "cimd": {**UNET, "num_timesteps": 20, "ambiguity_channels": [8, 8], "ambiguity_weight": 1.0},
     "unet-ce": UNET,
+    "unet-ce+tower": {"image_tower": TOWER},
+    "ssn+tower": {"base": 8, "image_tower": TOWER, "rank": 3, "draws": 4, "warmup": 0},
+    "mose+tower": {"base": 12, "image_tower": TOWER},
+    "flow-ssn+tower": {"image_tower": TOWER, "flow_unet": UNET},
+    "prob-unet+tower": {"channels": [8, 16], "convs": 2, "latent": 3, "image_tower": TOWER},
     "unet-ce+pixels": {**UNET, "draw": "pixels"},
     "smp:unet/tu-test_resnet": {"encoder_depth": 2, "decoder_channels": (8, 8)},
     "smp:unet/tu-test_resnet+pixels": {"encoder_depth": 2, "decoder_channels": (8, 8), "draw": "pixels"},

@@ -15,7 +15,8 @@ EPILOG = (
     "--evaluations is a maximum, for methods that make more by default (up to 1000). Samplers and grids are settings "
     "of a method: 'ccdm model.options.sampler=ddim'. --protocol fair: three pilots choose the learning rate, one "
     "training gives a learning curve in minutes of one core (--budget 10m,20m,40m,60m), and scores have intervals "
-    "by patient; 'all' stands for every model and for ccdm-fast without its advantages one by one."
+    "by patient; 'all' stands for every model, 'ablations' (ccdm-fast without its advantages one by one) and 'heads' "
+    "(other methods on its image tower), 'published' for the larger sizes in print."
 )
 
 
@@ -48,6 +49,9 @@ def compare(
     evaluations: opt.Evaluations = None,
     noise: opt.Noise = None,
     seed: opt.Seed = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trainings per method with consecutive seeds; protocol fair only.")
+    ] = 1,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder to write; finished methods in it are kept.")
     ] = Path("runs/compare"),
@@ -58,7 +62,7 @@ def compare(
     """Train several methods under the same budget and compare them.
 
     Writes a table, a chart, and pictures of samples side by side."""
-    from stochseg.errors import unknown_name
+    from stochseg.errors import UserError, unknown_name
     from stochseg.experiments.compare import compare as run
     from stochseg.experiments.comparison import comparison_table
     from stochseg.experiments.fair import FairTerms, compare_fair, parse_budgets
@@ -69,12 +73,15 @@ def compare(
         raise unknown_name("protocol", protocol, ("equal", "fair"))
     if protocol == "fair":
         terms = FairTerms(data, parse_budgets(budget), split=split, overrides=tuple(override or ()), seed=seed)
+        terms = replace(terms, seeds=seeds)
         if limit is not None:
             terms = replace(terms, images=limit, images_own=min(limit, terms.images_own))
         with open_pool(workers, scheduler, "cpu") as pool:
             compare_fair(methods, terms, out, console=messages, pool=pool)
         say(f"written to {out}: fair.csv, fair.md, fair.png")
         return
+    if seeds > 1:
+        raise UserError("compare: --seeds is an option of --protocol fair; add it, or omit --seeds")
     budget = budget or "20m"
     with open_pool(workers, scheduler, device) as pool:
         rows = run(

@@ -32,10 +32,12 @@ from stochseg.evaluation import Evaluation, evaluate, score_references
 from stochseg.evaluation.references import REFERENCE_NOTE, worse_than_blind
 from stochseg.experiments.compare import folder_of, method_config, parse_budget
 from stochseg.experiments.comparison import markdown_table
+from stochseg.experiments.recipes import TOWER_HEADS
 from stochseg.files import write_csv, write_text
 from stochseg.locks import locked
 from stochseg.metrics.table import format_metric
 from stochseg.models import MODELS, StochasticSegmenter, load
+from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import learning_curves, write_figure
 from stochseg.training import TrainConfig, open_split, train
@@ -47,7 +49,6 @@ RATES = (1 / 3, 1.0, 3.0)
 TUNE = 0.1
 TAIL = 0.1
 N = 16
-ALL = "all"
 FAST = "small"
 """The recipe of `ccdm-fast` with all its advantages, and the same without one of them at a time."""
 ABLATIONS = (
@@ -56,6 +57,14 @@ ABLATIONS = (
     f"{FAST} model.options.patch=1",
     f"{FAST} model.options.draws=1",
 )
+HEADS = tuple(f"tower-{name}" for name in TOWER_HEADS)
+"""Recipes of other methods on the image tower of `ccdm-fast`: the method differs, not the backbone."""
+PUBLISHED = (
+    "mose model.options.base=70",
+    "cimd model.options.base=50",
+    "flow-ssn model.options.image_unet.blocks=2",
+)
+"""Models at the larger size in print, where the default is another."""
 SCORED = ("ged_16", "ged_unbiased", "hm_iou_16", "ece")
 RESAMPLES = 2000
 
@@ -66,7 +75,8 @@ class FairTerms:
 
     data: a packed store or a folder; budgets: minutes of one core, rising, the first also that of a pilot; split: to
     score; images: maximum number of images; images_own: the same where a method makes its own number of evaluations,
-    which may be a thousand; overrides: settings for all methods.
+    which may be a thousand; overrides: settings for all methods; seed: of pilots and the first training; seeds: trainings
+    per method at the rate of its pilots, with consecutive seeds.
     """
 
     data: Path | None
@@ -76,10 +86,12 @@ class FairTerms:
     images_own: int = 100
     overrides: tuple[str, ...] = ()
     seed: int = 0
+    seeds: int = 1
 
     def record(self) -> dict[str, Any]:
-        """The terms as JSON; results of other terms are not comparable."""
-        return {**vars(self), "data": None if self.data is None else str(self.data)}
+        """The terms as JSON; results of other terms are not comparable, except that trainings may be added."""
+        kept = {key: value for key, value in vars(self).items() if key != "seeds"}
+        return {**kept, "data": None if self.data is None else str(self.data)}
 
 
 def parse_budgets(text: str | None) -> tuple[float, ...]:
@@ -97,9 +109,19 @@ def parse_budgets(text: str | None) -> tuple[float, ...]:
 
 
 def fair_methods(names: Sequence[str]) -> list[str]:
-    """The methods of a comparison; "all" stands for every registered model and `ccdm-fast` with its ablations."""
+    """The methods of a comparison, in which some words stand for several.
+
+    ablations: `ccdm-fast` without its advantages one by one; heads: other methods on its image tower; published: models
+    at their larger size in print; all: every registered model, ablations and heads.
+    """
     models = [name for name in MODELS if name != "ccdm-fast"]
-    found = [method for name in names for method in ([FAST, *ABLATIONS, *models] if name == ALL else [name])]
+    sets = {
+        "all": [FAST, *ABLATIONS, *HEADS, *models],
+        "ablations": [FAST, *ABLATIONS],
+        "heads": list(HEADS),
+        "published": list(PUBLISHED),
+    }
+    found = [method for name in names for method in sets.get(name, [name])]
     if len(set(found)) < len(found):
         raise UserError(f"compare: expected every method once, got {', '.join(found)}")
     return found
@@ -189,15 +211,23 @@ def run_method(config: TrainConfig, folder: Path, terms: FairTerms) -> None:
     last = terms.budgets[-1]
     update = {"minutes": last, "snapshots": terms.budgets[:-1], "lr": lr, "final_lr": min(config.final_lr, lr / 10)}
     config = config.model_copy(update=update)
-    train(config, folder / "run", resume=True, device="cpu", console=Console(quiet=True))
+    for seed in range(terms.seeds):
+        _run_seed(config.model_copy(update={"seed": terms.seed + seed}), seed, folder, terms)
+
+
+def _run_seed(config: TrainConfig, seed: int, folder: Path, terms: FairTerms) -> None:
+    """One training and its scores at every budget; trainings are counted from 0."""
+    suffix, last = f"-seed-{seed}" if seed else "", terms.budgets[-1]
+    run = folder / f"run{suffix}"
+    train(config, run, resume=True, device="cpu", console=Console(quiet=True))
     for budget in terms.budgets:
-        facts = _facts(config, folder / "run", budget)
+        facts = _facts(config, run, budget)
         for sampling in ("10",) if budget < last else ("10", "50", "own", "latin"):
-            file = folder / f"scores-{budget:g}m-{sampling}.json"
+            file = folder / f"scores-{budget:g}m-{sampling}{suffix}.json"
             if not file.exists():
-                weights = folder / "run" / ("last" if budget == last else snapshot_name(budget))
+                weights = run / ("last" if budget == last else snapshot_name(budget))
                 scores = _score(load(weights), config, sampling, terms)
-                about = {"minutes": budget, "sampling": sampling, "lr": lr}
+                about = {"minutes": budget, "sampling": sampling, "seed": config.seed, "lr": config.lr}
                 write_text(file, json.dumps({**about, **facts, **scores}) + "\n")
 
 
@@ -229,7 +259,11 @@ def _best_rate(config: TrainConfig, folder: Path, terms: FairTerms) -> float:
 def _facts(config: TrainConfig, run: Path, budget: float) -> dict[str, int]:
     """Steps, images and (image, rater) pairs that the training has seen within a budget."""
     step = max((r["step"] for r in read_log(run / LOG_FILE) if r["seconds"] <= 60 * budget + 1), default=0)
-    pairs = config.model.resolved_options().get("draws", 1)
+    pairs = find_class(config.model.name).config_type.parse(config.model.options).raters_per_image
+    if pairs is None:
+        data = open_split(config, "train")
+        counts = [len(data[i].raters) for i in spread(len(data), 16)]
+        pairs = round(sum(counts) / len(counts))
     return {"steps": step, "images_seen": step * config.batch_size, "pairs_seen": step * config.batch_size * pairs}
 
 
@@ -267,6 +301,7 @@ COLUMNS = {
     "method": "method",
     "minutes": "core minutes",
     "sampling": "sampling",
+    "seed": "training seed",
     "ged_16": "GED_16",
     "interval": "95% interval",
     "difference": "difference to the first",
@@ -288,28 +323,35 @@ def write_fair(names: Sequence[str], config: TrainConfig, terms: FairTerms, out:
     data = open_split(config, terms.split)
     patients = {(each := data[i]).id: each.group or each.id for i in spread(len(data), terms.images)}
     references = _references(data, terms, out / "references.json")
-    rows, first = list[dict[str, Any]](), dict[tuple[float, str], Mapping[str, float]]()
+    rows, first = list[dict[str, Any]](), dict[tuple[float, str, int], Mapping[str, float]]()
     for name in names:
         files = sorted((out / folder_of(name)).glob("scores-*.json"))
-        for scores in sorted((json.loads(file.read_text()) for file in files), key=lambda each: each["minutes"]):
+        found = [{"seed": terms.seed, **json.loads(file.read_text())} for file in files]
+        for scores in sorted(found, key=lambda each: (each["seed"], each["minutes"])):
             own = scores.pop("images")
-            reference = first.setdefault((scores["minutes"], scores["sampling"]), own)
+            reference = first.setdefault((scores["minutes"], scores["sampling"], scores["seed"]), own)
             worse = worse_than_blind(scores, references, N)
             note = "worse than blind" if worse else ""
             rows.append({"method": name, **scores, **intervals(own, reference, patients), "note": note})
         if not files:
             rows.append({"method": name, "note": "no result yet"})
-    for name, found in references.items():
-        rows.append({"method": name, **{key: found[key] for key in SCORED if key in found}, "note": "reference"})
+    for name, known in references.items():
+        rows.append({"method": name, **{key: known[key] for key in SCORED if key in known}, "note": "reference"})
     cells = [{key: _cell(key, row.get(key)) for key in COLUMNS} for row in rows]
     write_csv(out / "fair.csv", cells)
     write_text(out / "fair.md", f"{markdown_table(cells, COLUMNS)}\nReferences: {REFERENCE_NOTE}.\n")
-    curves = {
-        name: [(row["minutes"], row["ged_16"]) for row in rows if row["method"] == name and row.get("sampling") == "10"]
-        for name in names
-    }
+    curves = {name: _curve([row for row in rows if row["method"] == name]) for name in names}
     write_figure(learning_curves(curves, references.get("blind", {}).get("ged_16")), out / "fair.png")
     return rows
+
+
+def _curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """GED by minutes within 10 evaluations, the mean over trainings."""
+    scores: dict[float, list[float]] = {}
+    for row in rows:
+        if row.get("sampling") == "10":
+            scores.setdefault(row["minutes"], []).append(row["ged_16"])
+    return [(minutes, float(np.mean(scores[minutes]))) for minutes in sorted(scores)]
 
 
 def _references(data: SegmentationData, terms: FairTerms, file: Path) -> dict[str, dict[str, float]]:

@@ -196,6 +196,15 @@ def _camvid(name: str, options: dict[str, Any], **training: Any) -> dict[str, An
     }
 
 
+def _on_tower(model: str) -> dict[str, Any]:
+    """The head of another method on the image tower of `ccdm-fast`, trained as the recipe `small`."""
+    small = _fast(_BY_NAME["data"], {}, steps=1500, batch_size=16, validation=_BY_NAME["validation"])
+    return {**small, "model": {"name": model, "options": {"image_tower": {}}}}
+
+
+TOWER_HEADS = ("prob-unet", "ssn", "mose", "flow-ssn", "unet-ce")
+"""Models whose recipe tower-NAME has the image tower of `ccdm-fast`."""
+
 RECIPES: dict[str, dict[str, Any]] = {
     "phantom-tiny": _PHANTOM_TINY,
     "phantom-3d": _PHANTOM_3D,
@@ -203,6 +212,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "small": _fast(
         _BY_NAME["data"], {}, steps=1500, batch_size=16, validation={"every": 250, "images": 16, "num_samples": 16}
     ),
+    **{f"tower-{name}": _on_tower(name) for name in TOWER_HEADS},
     "lidc-9m": _lidc(32, (1, 2, 2, 4, 5)),
     "lidc-41m": _lidc(64, (1, 2, 3.5, 4, 5)),
     "lidc-fast-s": _lidc_fast({}, steps=4500, batch_size=32),

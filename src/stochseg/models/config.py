@@ -14,6 +14,11 @@ class SegmenterConfig(Config):
 
     chunk: int = Field(64, ge=1, description="samples of 128×128 pixels drawn at once, scaled for other sizes")
 
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return 1
+
     @model_validator(mode="after")
     def _check_numbers(self) -> SegmenterConfig:
         """Refuse channels, levels and layers that no network has, before lists of that length are made."""

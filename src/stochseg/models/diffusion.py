@@ -27,6 +27,11 @@ class DiffusionConfig(SegmenterConfig):
     noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
     renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
 
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return self.draws
+
 
 class Diffusion(StochasticSegmenter):
     """Base class of models that walk down a time grid: a subclass adds its samplers to `sampling_choices`."""

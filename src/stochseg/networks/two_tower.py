@@ -38,22 +38,27 @@ THRESHOLD_RANGE = 2.5
 """Components copied from one map differ in the logits of the foreground, by up to ± this."""
 
 
-class TwoTowerConfig(Config):
-    """Shape of both towers. The first level is the grid of cells; each further level halves the resolution."""
+class TowerConfig(Config):
+    """Shape of an image tower. The first level is the grid of cells; each further level halves the resolution."""
 
     patch: int = Field(2, ge=1, description="pixels per side of a grid cell")
     tower: tuple[int, ...] = Field((64, 96, 128), min_length=1, description="channels per level of the image tower")
     tower_blocks: int = Field(2, ge=1, description="residual blocks per level of the image tower")
-    light: tuple[int, ...] = Field((48, 64, 96), min_length=1, description="channels per level of the denoiser")
-    light_blocks: int = Field(1, ge=1, description="residual blocks per level of the denoiser")
     groups: int = Field(8, ge=1, description="groups of the normalization")
     head_channels: int = Field(32, ge=1, description="channels per attention head")
-    components: int = Field(1, ge=1, description="maps that the head proposes at once, each with a probability")
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Pixels per cell of each level of the image tower."""
         return tuple(self.patch << level for level in range(len(self.tower)))
+
+
+class TwoTowerConfig(TowerConfig):
+    """Shape of both towers."""
+
+    light: tuple[int, ...] = Field((48, 64, 96), min_length=1, description="channels per level of the denoiser")
+    light_blocks: int = Field(1, ge=1, description="residual blocks per level of the denoiser")
+    components: int = Field(1, ge=1, description="maps that the head proposes at once, each with a probability")
 
 
 class Pyramid(nn.Module):
@@ -68,7 +73,7 @@ class Pyramid(nn.Module):
         widths: tuple[int, ...],
         blocks: int,
         time_width: int | None,
-        config: TwoTowerConfig,
+        config: TowerConfig,
         volumes: bool,
     ):
         super().__init__()

@@ -87,7 +87,7 @@ class CIMD(GaussianDiffusion):
 
     config_type: ClassVar[type[CIMDConfig]] = CIMDConfig
     config: CIMDConfig
-    training_defaults: ClassVar = {"lr": 1e-4}
+    training_defaults: ClassVar = {"lr": 1e-4, "final_lr": 1e-4, "batch_size": 20, "ema": 0.9999}
 
     def __init__(self, info: DatasetInfo, config: CIMDConfig):
         super().__init__(info, config, mask_codes(info.num_classes))

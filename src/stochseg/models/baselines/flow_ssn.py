@@ -21,10 +21,14 @@ with an exact p and two readings of one pixel, of probability 0.7 and 0.3, the s
 with 0.26 by `start`, both with 200 even steps. Large regions take their mode close to t = 0, where even steps are too
 long: of two readings of 32×32 pixels the second is drawn with 0.12 by 10 even steps (the published number) and with
 0.27 by 10 steps of `grid="early"`. Networks have no dropout; in this library's blocks, at their published widths and
-depth, the light one has 0.10M parameters, not 0.15M, and the large one 9.66M, not 14.29M: `image_unet.blocks=2` gives
-13.76M. Under void pixels the flow reads the mean of all labels as x1.
+depth, the light one has 0.10M parameters, not 0.15M, and the large one 9.66M, not 14.29M: the released blocks also
+change the resolution and have 3×3 convolutions as shortcuts, and layers for a time that the large one never reads are
+counted. `image_unet.blocks=2` gives 13.76M. The learning rate rises over 100 steps (released: 2000, more than a short
+budget has). Under void pixels the flow reads the mean of all labels as x1.
 
 Cost: one pass of the large network per image, and one pass of the light network per step and sample.
+
+Published parameters: 14.4M.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import draw_pairs
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
-from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.networks import CellUNet, TowerOption, UNet, UNetConfig, pad_to_multiple
 from stochseg.networks.shapes import crop, one_hot
 from stochseg.types import DatasetInfo, Losses
 
@@ -102,7 +106,7 @@ class FlowUNetConfig(ImageUNetConfig):
     head_channels: int = Field(16, ge=1, description="channels of an attention head")
 
 
-class FlowSSNConfig(SegmenterConfig):
+class FlowSSNConfig(SegmenterConfig, TowerOption):
     """Shape of both networks, spread of the start, and the defaults of sampling. Defaults: the published LIDC model."""
 
     image_unet: ImageUNetConfig = Field(ImageUNetConfig(), description="the network that reads the image once")
@@ -113,6 +117,11 @@ class FlowSSNConfig(SegmenterConfig):
     grid: str = Field("even", description="even, or early: more steps near t = 0")
     evaluations: int = Field(10, ge=1, description="evaluations of the flow's network per sample")
     renamed_keys: ClassVar = {"steps": "evaluations"}
+
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return self.draws
 
 
 @register("flow-ssn")
@@ -133,13 +142,18 @@ class FlowSSN(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: FlowSSNConfig):
         super().__init__(info, config)
-        self.image_unet = UNet(info.image_channels, info.num_classes, config.image_unet, timed=False)
+        self.image_unet: UNet | CellUNet
+        if config.image_tower is None:
+            self.image_unet = UNet(info.image_channels, info.num_classes, config.image_unet, timed=False)
+        else:
+            self.image_unet = CellUNet(info.image_channels, info.num_classes, config.image_tower)
         self.flow_unet = UNet(info.num_classes, info.num_classes, config.flow_unet)
         self.check_options(self.default_sampling())
 
     def start_mean(self, image: Tensor) -> Tensor:
         """μ "b l h w"; runs once per image."""
-        padded = pad_to_multiple(image, self.config.image_unet.stride)
+        tower, own = self.config.image_tower, self.config.image_unet.stride
+        padded = pad_to_multiple(image, own if tower is None else tower.strides[-1])
         return crop(self.image_unet(padded), image.shape[-2:]).float()
 
     def logits(self, y: Tensor, t: Tensor) -> Tensor:

@@ -46,12 +46,12 @@ from stochseg.models.base import StochasticSegmenter
 from stochseg.models.config import SegmenterConfig
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
-from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.networks import BackboneConfig, CellUNet, UNet, pad_to_multiple
 from stochseg.networks.shapes import crop, one_hot
 from stochseg.types import DatasetInfo, Losses
 
 
-class MoSEConfig(SegmenterConfig, UNetConfig):
+class MoSEConfig(SegmenterConfig, BackboneConfig):
     """Shape of the U-Net, the experts, and the transport loss."""
 
     experts: int = Field(4, ge=1, description="K, the most modes an image can have")
@@ -61,6 +61,11 @@ class MoSEConfig(SegmenterConfig, UNetConfig):
     anneal: int = Field(10_000, ge=1, description="training steps over which γ grows to 1")
     beta: float = Field(1 / 16, ge=0, description="weight of the gate's KL; released: 1 / (experts · samples)")
     weighted: bool = Field(False, description="samples cycle through the experts and are weighted by the gate")
+
+    @property
+    def raters_per_image(self) -> int | None:
+        """Raters of an image that one training step draws; None: it takes all of them."""
+        return None
 
     @model_validator(mode="after")
     def _enough_samples(self) -> MoSEConfig:
@@ -76,6 +81,14 @@ class FeatureUNet(UNet):
         """Map x "b c h w" to "b out h w" and the bottleneck "b c' h' w'"."""
         bottleneck, skips = self.encode(x)
         return self.decode(bottleneck, skips), bottleneck
+
+
+class FeatureCellUNet(CellUNet):
+    """An image tower that returns its bottleneck, too."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Map x "b c h w" to "b out h w" and the bottleneck "b c' h' w'"."""
+        return self.with_bottleneck(x)
 
 
 class Experts(nn.Module):
@@ -131,7 +144,11 @@ class MoSE(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: MoSEConfig):
         super().__init__(info, config)
-        self.unet = FeatureUNet(info.image_channels, config.base, config, timed=False)
+        self.unet: FeatureUNet | FeatureCellUNet
+        if config.image_tower is None:
+            self.unet = FeatureUNet(info.image_channels, config.base, config, timed=False)
+        else:
+            self.unet = FeatureCellUNet(info.image_channels, config.base, config.image_tower)
         self.experts = Experts(config.base, self.unet.channels[-1], info.num_classes, config)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 

@@ -21,7 +21,8 @@ tenth of the usual start). Where images have a surrounding without tissue, as ar
 limits the covariance either; `region="above-lowest"` sets F and d to 0 there, as the released code does outside a given
 region of interest.
 
-Differs from the original: the backbone is the U-Net shared by all models here. The likelihood of single pixels, the
+Differs from the original: the backbone is the U-Net shared by all models here (`image_tower={}`: the image tower of
+`ccdm-fast`). The likelihood of single pixels, the
 warm-up and the small start are ours (`marginal=0 warmup=0` disables the first two), and the region of interest is
 computed from the image. Logits are drawn as μ + F ε + sqrt(d) ε', which needs no factorized covariance; the original
 falls back to a diagonal covariance for a whole batch when the factorization fails in float32, this one for the single
@@ -48,7 +49,7 @@ from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, broken_rows, mark_broken, one_pass
-from stochseg.networks import UNet, UNetConfig, pad_to_multiple
+from stochseg.networks import BackboneConfig, make_backbone, pad_to_multiple
 from stochseg.networks.shapes import crop, slice_wise
 from stochseg.types import DatasetInfo, Losses
 
@@ -113,7 +114,7 @@ def log_mean_likelihoods(logits: Tensor, labels: Tensor, mask: Tensor | None) ->
     return log_p.sum(-1).logsumexp(1) - math.log(m), (log_p.logsumexp(1) - math.log(m)).sum(-1)
 
 
-class SSNConfig(SegmenterConfig, UNetConfig):
+class SSNConfig(SegmenterConfig, BackboneConfig):
     """Shape of the U-Net, rank of the covariance and number of draws in training."""
 
     rank: int = Field(10, ge=1, description="columns of the covariance factor")
@@ -147,9 +148,9 @@ class SSN(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: SSNConfig):
         super().__init__(info, config)
-        self.unet = UNet(info.image_channels, config.base, config, timed=False, spatial_dims=info.spatial_dims)
+        self.unet = make_backbone(info.image_channels, config.base, config, spatial_dims=info.spatial_dims)
         # Zero features would make the factor the same at every pixel.
-        cast(nn.Conv2d, self.unet.head[-1]).reset_parameters()
+        cast(nn.Conv2d, cast(nn.Sequential, self.unet.head)[-1]).reset_parameters()
         self.mean = nn.Conv2d(config.base, info.num_classes, 1)
         self.log_diagonal = nn.Conv2d(config.base, info.num_classes, 1)
         self.factor = nn.Conv2d(config.base, config.rank * info.num_classes, 1)

@@ -22,14 +22,23 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from stochseg.errors import UserError
 from stochseg.models.baselines.deterministic import DeterministicConfig, DeterministicSegmenter
 from stochseg.models.registry import register
-from stochseg.networks import EncoderConfig, UNet, UNetConfig, load_pretrained_encoder, make_encoder, pad_to_multiple
+from stochseg.networks import (
+    BackboneConfig,
+    CellUNet,
+    EncoderConfig,
+    UNet,
+    load_pretrained_encoder,
+    make_encoder,
+    pad_to_multiple,
+)
 from stochseg.networks.shapes import crop, slice_wise
 from stochseg.types import DatasetInfo
 
 
-class UNetCEConfig(DeterministicConfig, UNetConfig, EncoderConfig):
+class UNetCEConfig(DeterministicConfig, BackboneConfig, EncoderConfig):
     """Shape of the U-Net and image features."""
 
 
@@ -46,19 +55,20 @@ class UNetCE(DeterministicSegmenter):
     def __init__(self, info: DatasetInfo, config: UNetCEConfig):
         super().__init__(info, config)
         self.encoder = make_encoder(config, info)
-        self.unet = UNet(
-            info.image_channels,
-            info.num_classes,
-            config,
-            feature_channels=self.encoder.channels if self.encoder else 0,
-            timed=False,
-            spatial_dims=info.spatial_dims,
-        )
+        channels, labels, dims = info.image_channels, info.num_classes, info.spatial_dims
+        self.unet: UNet | CellUNet
+        if config.image_tower is None:
+            features = self.encoder.channels if self.encoder else 0
+            self.unet = UNet(channels, labels, config, feature_channels=features, timed=False, spatial_dims=dims)
+        elif self.encoder is None:
+            self.unet = CellUNet(channels, labels, config.image_tower, spatial_dims=dims)
+        else:
+            raise UserError("image_tower: expected no encoder with it, got one; set encoder=null or image_tower=null")
 
     def load_pretrained(self) -> None:
         load_pretrained_encoder(self.encoder, self.config)
 
     def logits(self, image: Tensor) -> Tensor:
         padded = pad_to_multiple(image, self.config.stride)
-        features = None if self.encoder is None else slice_wise(self.encoder, padded)
-        return crop(self.unet(padded, features=features), image.shape[2:]).float()
+        features = {} if self.encoder is None else {"features": slice_wise(self.encoder, padded)}
+        return crop(self.unet(padded, **features), image.shape[2:]).float()
