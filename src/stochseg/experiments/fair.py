@@ -32,11 +32,11 @@ from stochseg.evaluation import Evaluation, evaluate, score_references
 from stochseg.evaluation.references import REFERENCE_NOTE, worse_than_blind
 from stochseg.experiments.compare import folder_of, method_config, parse_budget
 from stochseg.experiments.comparison import markdown_table
-from stochseg.experiments.recipes import TOWER_HEADS
+from stochseg.experiments.method_sets import fair_methods
 from stochseg.files import write_csv, write_text
 from stochseg.locks import locked
 from stochseg.metrics.table import format_metric
-from stochseg.models import MODELS, StochasticSegmenter, load
+from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting import learning_curves, write_figure
@@ -49,22 +49,6 @@ RATES = (1 / 3, 1.0, 3.0)
 TUNE = 0.1
 TAIL = 0.1
 N = 16
-FAST = "small"
-"""The recipe of `ccdm-fast` with all its advantages, and the same without one of them at a time."""
-ABLATIONS = (
-    f"{FAST} model.options.components=1",
-    f"{FAST} optimizer=adam lr=1e-3",
-    f"{FAST} model.options.patch=1",
-    f"{FAST} model.options.draws=1",
-)
-HEADS = tuple(f"tower-{name}" for name in TOWER_HEADS)
-"""Recipes of other methods on the image tower of `ccdm-fast`: the method differs, not the backbone."""
-PUBLISHED = (
-    "mose model.options.base=70",
-    "cimd model.options.base=50",
-    "flow-ssn model.options.image_unet.blocks=2",
-)
-"""Models at the larger size in print, where the default is another."""
 SCORED = ("ged_16", "ged_unbiased", "hm_iou_16", "ece")
 RESAMPLES = 2000
 
@@ -75,8 +59,8 @@ class FairTerms:
 
     data: a packed store or a folder; budgets: minutes of one core, rising, the first also that of a pilot; split: to
     score; images: maximum number of images; images_own: the same where a method makes its own number of evaluations,
-    which may be a thousand; overrides: settings for all methods; seed: of pilots and the first training; seeds: trainings
-    per method at the rate of its pilots, with consecutive seeds.
+    which may be a thousand; overrides: settings for all methods; seed: of pilots and the first training; seeds:
+    trainings per method at the rate of its pilots, with consecutive seeds.
     """
 
     data: Path | None
@@ -106,25 +90,6 @@ def parse_budgets(text: str | None) -> tuple[float, ...]:
     if None in found or sorted(set(found)) != found:
         raise UserError(f"budget {text!r}: expected rising times such as 10m,20m,40m,60m")
     return tuple(found)
-
-
-def fair_methods(names: Sequence[str]) -> list[str]:
-    """The methods of a comparison, in which some words stand for several.
-
-    ablations: `ccdm-fast` without its advantages one by one; heads: other methods on its image tower; published: models
-    at their larger size in print; all: every registered model, ablations and heads.
-    """
-    models = [name for name in MODELS if name != "ccdm-fast"]
-    sets = {
-        "all": [FAST, *ABLATIONS, *HEADS, *models],
-        "ablations": [FAST, *ABLATIONS],
-        "heads": list(HEADS),
-        "published": list(PUBLISHED),
-    }
-    found = [method for name in names for method in sets.get(name, [name])]
-    if len(set(found)) < len(found):
-        raise UserError(f"compare: expected every method once, got {', '.join(found)}")
-    return found
 
 
 def compare_fair(
