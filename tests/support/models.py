@@ -32,7 +32,7 @@ SMALLEST = {
     "unet-ce": UNET,
     "unet-ce+tower": {"image_tower": TOWER},
     "ssn+tower": {"base": 8, "image_tower": TOWER, "rank": 3, "draws": 4, "warmup": 0},
-    "mose+tower": {"base": 12, "image_tower": TOWER},
+    "mose+tower": {"base": 24, "image_tower": TOWER},
     "flow-ssn+tower": {"image_tower": TOWER, "flow_unet": UNET},
     "prob-unet+tower": {"channels": [8, 16], "convs": 2, "latent": 3, "image_tower": TOWER},
     "unet-ce+pixels": {**UNET, "draw": "pixels"},
