@@ -17,12 +17,16 @@ def test_is_a_convolution_along_the_slices():
     normed = slice_wise(lambda each: F.silu(layer.norm(each)), x)
     # The map "before" of slice d is for slice d - 1: it comes from above, the last place of the kernel.
     weight = torch.stack([layer.conv.weight[16:], layer.conv.weight[8:16], layer.conv.weight[:8]], dim=2)
-    bias = layer.conv.bias
-    padded = F.conv3d(normed, weight.flatten(3)[..., None], padding=(1, 0, 0))
-    inner = torch.ones(1, 1, depth, 1, 1, dtype=torch.float64)
-    shifts = F.conv3d(inner, torch.eye(3, dtype=torch.float64).view(3, 1, 3, 1, 1), padding=(1, 0, 0))[0]
-    from_bias = sum(bias[8 * (2 - k) : 8 * (3 - k), None, None, None] * shifts[k] for k in range(3))
-    torch.testing.assert_close(found, x + padded + from_bias, rtol=1e-12, atol=1e-12)
+    bias = layer.conv.bias.unflatten(0, (3, 8)).sum(0)
+    padded = F.pad(normed, (0, 0, 0, 0, 1, 1), mode="replicate")
+    expected = x + F.conv3d(padded, weight.flatten(3)[..., None], bias)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_reads_equal_slices_as_one():
+    layer = perturb(SliceMixing(8, 4)).double()
+    x = torch.randn(1, 8, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x.repeat(5, 1, 1, 1), 5), layer(x, 1).repeat(5, 1, 1, 1), rtol=1e-12, atol=1e-12)
 
 
 def test_is_nothing_at_the_start():

@@ -111,7 +111,8 @@ class SliceMixing(nn.Module):
     """Add to every slice of volumes what it learns from itself and its two neighbors; at the start, nothing.
 
     A 1×1 convolution gives each slice three maps, for itself and for the slices before and after it: a convolution of
-    kernel (3, 1, 1) over "b c d h w", without moving axes. Beyond the first and the last slice there is nothing.
+    kernel (3, 1, 1) over "b c d h w", without moving axes. The first and the last slice are their own neighbors at the
+    ends, so that a volume of equal slices is read as one of them.
     """
 
     def __init__(self, channels: int, groups: int):
@@ -123,8 +124,9 @@ class SliceMixing(nn.Module):
         """Map the slices "(b d) c h w" of volumes of `depth` slices each to the same shape."""
         maps: Tensor = self.conv(F.silu(self.norm(x)))
         before, own, after = torch.unflatten(maps, 0, (-1, depth)).chunk(3, dim=2)
-        mixed = own + F.pad(after[:, :-1], (0, 0, 0, 0, 0, 0, 1, 0)) + F.pad(before[:, 1:], (0, 0, 0, 0, 0, 0, 0, 1))
-        return x + mixed.flatten(0, 1)
+        from_previous = torch.cat([after[:, :1], after[:, :-1]], dim=1)
+        from_next = torch.cat([before[:, 1:], before[:, -1:]], dim=1)
+        return x + (own + from_previous + from_next).flatten(0, 1)
 
 
 class Downsample(nn.Conv2d):
