@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from harness import argument_parser, write_csv
+from harness import argument_parser, provenance, write_csv
 from stochseg.data import Resized, open_path
 from stochseg.evaluation import evaluate
 from stochseg.experiments.recipes import recipe
@@ -34,6 +34,7 @@ from stochseg.memory import keep_freed_memory
 from stochseg.models import load
 from stochseg.models.sampling import SamplingOptions
 from stochseg.training import TrainConfig, train
+from stochseg.training.precision import has_bfloat16
 
 COUNTS = (1, 5, 10)
 METHODS: dict[str, tuple[str, list[str]]] = {
@@ -99,7 +100,8 @@ def row_of(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
     size = tuple(arguments.size)
     val = Resized(open_path(arguments.data, "val"), size)
     evaluations = model.default_sampling().evaluations or 1
-    sampling = with_engine(model, "bfloat16") if evaluations > 1 else model
+    fast = evaluations > 1 and has_bfloat16(torch.device("cpu"))
+    sampling = with_engine(model, "bfloat16") if fast else model
     options = SamplingOptions(n=max(COUNTS), noise="independent")
     scores = evaluate(sampling, val, options=options, keep=0).metrics
     row: dict[str, Any] = {
@@ -115,6 +117,7 @@ def row_of(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
         "evaluations": evaluations,
     }
     row |= {f"{rule}_{n}": round(100 * scores[f"miou_{rule}_{n}"], 2) for rule in ("mean", "vote") for n in COUNTS}
+    row |= provenance()
     write_text(kept, json.dumps(row))
     return row
 

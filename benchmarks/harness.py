@@ -39,9 +39,18 @@ def command() -> str:
 
 
 def write_csv(name: str, rows: Sequence[Mapping[str, object]], out: Path | None = None) -> Path:
-    """Write rows with hardware, commit and command to `out`, by default results/<name>-<hardware>.csv."""
-    facts = {"hardware": hardware(), "commit": commit(), "command": command()}
-    return write_rows(out or RESULTS / f"{name}-{hardware_slug()}.csv", [{**row, **facts} for row in rows])
+    """Write rows with hardware, commit and command to `out`, by default results/<name>-<hardware>.csv.
+
+    Rows of an earlier call that state these facts keep them.
+    """
+    facts = provenance()
+    rows = [{**row, **{key: row.get(key, fact) for key, fact in facts.items()}} for row in rows]
+    return write_rows(out or RESULTS / f"{name}-{hardware_slug()}.csv", rows)
+
+
+def provenance() -> dict[str, str]:
+    """Facts of every row: the hardware, the commit and the command."""
+    return {"hardware": hardware(), "commit": commit(), "command": command()}
 
 
 def scores_of(result: Evaluation) -> dict[str, float | str]:
