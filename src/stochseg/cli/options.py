@@ -86,14 +86,19 @@ Scheduler = Annotated[
         help="Use the workers of a Dask cluster, e.g. tcp://node7:8786. They must see the same files.",
     ),
 ]
+_part = partial(typer.Option, "--part", metavar="I/N", rich_help_panel=MACHINES)
 PartOfInputs = Annotated[
     str | None,
-    typer.Option(
-        "--part",
-        metavar="I/N",
-        rich_help_panel=MACHINES,
+    _part(
         help="Process part I of N of the inputs; all parts may write to one folder at the same time. slurm: the task "
         "of a SLURM job array.",
+    ),
+]
+PartOfImages = Annotated[
+    str | None,
+    _part(
+        help="Score part I of N of the images into --out, the same for all parts, which may run at the same time; the "
+        "command without --part then adds them up. slurm: the task of a SLURM job array.",
     ),
 ]
 RecipeData = Annotated[

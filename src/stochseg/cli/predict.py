@@ -124,10 +124,11 @@ def predict(
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.inference import Part, PredictOptions, predict_lesions
+    from stochseg.inference import PredictOptions, predict_lesions
     from stochseg.inference import predict as predict_whole
     from stochseg.models import load
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.parts import Part
     from stochseg.workers import open_pool
 
     sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)

@@ -5,10 +5,13 @@ from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_c
 from stochseg.evaluation.references import score_references
 from stochseg.evaluation.results import Evaluation, ModeTable, class_table, reference_table, table, write_results
 from stochseg.evaluation.seeds import evaluate_seeds
+from stochseg.evaluation.stored import PARTS, StoredScores
 
 __all__ = [
+    "PARTS",
     "Evaluation",
     "ModeTable",
+    "StoredScores",
     "check_compatible",
     "class_table",
     "default_count",

@@ -13,8 +13,8 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.files import sha256, sweep
+from stochseg.inference.chunks import chunks_of
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
-from stochseg.inference.parts import ALL, Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
@@ -22,6 +22,7 @@ from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
 from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
+from stochseg.parts import ALL, Part
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.jobs import Job, describe
 from stochseg.inference.lesions import Segmented, WatchLesion, declared_preparation, locate_lesion, segment_lesion
-from stochseg.inference.parts import ALL, Part
 from stochseg.inference.pipeline import (
     LOST,
     Outcome,
@@ -49,6 +48,7 @@ from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.inference.writers.lesion_maps import write_lesion_maps
 from stochseg.locks import Claim
 from stochseg.models import StochasticSegmenter
+from stochseg.parts import ALL, Part
 from stochseg.types import DatasetInfo, Samples, Spacing
 from stochseg.workers import Pool
 
