@@ -64,7 +64,7 @@ class Question:
                 f'({", ".join(_NAMES)}), one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
         unit, threshold = (form["unit"] or "").replace("2", "²").replace("3", "³"), float(form["number"])
-        units = [MEASURES[form["what"]].unit.format(length) for length in ("mm", "px")]
+        units = _units(form["what"])
         if unit == "ml" and form["what"] == VOLUME:
             unit, threshold = "mm³", threshold * MM3_PER_ML
         if unit and unit not in units:
@@ -80,10 +80,11 @@ class Question:
         """
         if not volume and MEASURES[self.what].axes == (3,):
             return "it is not a volume; ask for an area or a diameter"
+        mm, px = _units(self.what)
         if "px" in self.unit and in_mm:
-            return "it is measured in mm; ask in mm"
+            return f"it is measured in {mm}; ask in {mm}"
         if "mm" in self.unit and not in_mm:
-            return "its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in px"
+            return f"its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in {px}"
         return ""
 
     def __str__(self) -> str:
@@ -103,3 +104,9 @@ class Question:
             )
         probability = measured.probability(self.comparison, self.threshold)
         return Answer(probability, jeffreys_interval(probability, measured.effective_count))
+
+
+def _units(what: str) -> tuple[str, str]:
+    """The unit of a measure where the size of pixels is known, and where it is not."""
+    unit = MEASURES[what].unit
+    return unit.format("mm"), unit.format("px")

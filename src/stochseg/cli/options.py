@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stochseg.errors import UserError
-from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, MAX_WORKERS, check_memory
+from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, MAX_SIDE, MAX_WORKERS, check_memory
 
 if TYPE_CHECKING:
     import torch
@@ -132,9 +132,10 @@ def parse_counts(option: str, text: str | None) -> list[int]:
 def parse_size(text: str) -> tuple[int, int]:
     """Parse --size, such as 128 or 128x256, into height and width."""
     parts = text.strip().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 9 and int(part) > 0 for part in parts):
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 9 and 0 < int(part) <= MAX_SIDE for part in parts):
         raise UserError(
-            f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256; got {text!r}"
+            f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256, up to {MAX_SIDE}; got "
+            f"{text!r}"
         )
     height, width = int(parts[0]), int(parts[-1])
     check_memory(16 * height * width, f"--size {text}")
