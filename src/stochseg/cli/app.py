@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import signal
 import sys
 import warnings
@@ -33,6 +34,9 @@ from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
 from stochseg.threads import limit_threads
 
+DISTRIBUTED = ("train", "paper")
+"""Commands that share their work under torchrun."""
+
 app = typer.Typer(
     name="stochseg",
     help="Sample the plausible label maps of an image. Start with: stochseg demo",
@@ -51,11 +55,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    copies = os.environ.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in os.environ else "1"  # set by torchrun
+    if copies != "1" and context.invoked_subcommand not in DISTRIBUTED:
+        raise UserError(
+            f"torchrun started `stochseg {context.invoked_subcommand}` {copies} times, to do the same; only "
+            "training uses torchrun. Run the command alone; predict, evaluate and compare have --workers N"
+        )
 
 
 app.command()(demo.demo)
