@@ -51,7 +51,14 @@ class StoredModel:
 
 
 def hash_loaded(model: StochasticSegmenter) -> str:
-    """Hash a model with its config and the facts about its data; without an engine, which replaces its modules."""
+    """Hash a model with its config and the facts about its data.
+
+    Args:
+        model: The model, without an engine, which would replace its modules.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
     return hash_model(model, model.config.model_dump(mode="json"), model.info.model_dump(mode="json"))
 
 
