@@ -100,7 +100,11 @@ class ValidationConfig(Config):
     calibration_images: int = Field(
         16, ge=0, description="images on which the best model measures its grid `entropy` after training"
     )
-    renamed_keys: ClassVar = {"samples": "num_samples", "steps": "evaluations", "settle": "calibration_images"}
+    renamed_keys: ClassVar[dict[str, str]] = {
+        "samples": "num_samples",
+        "steps": "evaluations",
+        "settle": "calibration_images",
+    }
 
 
 class TrainConfig(Config):
