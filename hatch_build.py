@@ -1,7 +1,7 @@
 """Metadata that depends on where the repository is hosted: project URLs, and a README whose links are absolute.
 
 No address is written into the source. The variable STOCHSEG_REPOSITORY states it, as the release workflow does, and the
-source distribution remembers it for the wheels that are built from it. Without one, links to files of the repository
+wheel that is built from a source distribution has that one's metadata. Without one, links to files of the repository
 become plain text, because a package index cannot resolve them.
 """
 
@@ -28,22 +28,18 @@ class Metadata(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Fill in the dynamic fields."""
         root = Path(self.root)
-        repository, version = find_repository(root), read_version(root)
+        repository, version = find_repository(), read_version(root)
         text = (root / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": index_readme(text, repository, version)}
         metadata["urls"] = project_urls(repository, version)
 
 
-def find_repository(root: Path) -> str | None:
-    """Address of the repository: from the environment, or the one that a source distribution was built with."""
+def find_repository() -> str | None:
+    """Address of the repository, from the environment."""
     stated = os.environ.get(VARIABLE, "").rstrip("/")
     if stated and not stated.startswith("https://"):
         raise ValueError(f"{VARIABLE}: expected an address such as https://github.com/OWNER/NAME, got {stated!r}")
-    built = root / "PKG-INFO"
-    if stated or not built.is_file():
-        return stated or None
-    found = re.search(r"^Project-URL: Repository, (\S+)$", built.read_text(encoding="utf-8"), re.MULTILINE)
-    return found and found[1]
+    return stated or None
 
 
 def read_version(root: Path) -> str:
