@@ -53,10 +53,12 @@ def evaluate(
     from stochseg.experiments.runs import EVALUATIONS, default_results_dir, open_run, write_evaluation
     from stochseg.inference import run_on, with_engine
     from stochseg.models import load
+    from stochseg.models.hub import local_copy
     from stochseg.models.sampling import SamplingOptions
     from stochseg.workers import open_pool
 
     points = opt.parse_counts("--curve", curve)
+    run = local_copy(run)
     source = open_run(run, data, split, weights)
     model = load(source.weights, device=opt.own_device(device, workers, scheduler))
     if workers is None and scheduler is None:  # an engine may need the device of the workers

@@ -165,6 +165,16 @@ class TrainConfig(Config):
     )
     log_every: int = Field(20, ge=1, description="steps between records in the log")
 
+    @field_validator("start_from")
+    @classmethod
+    def _not_of_the_hub(cls, name: str | None) -> str | None:
+        if name is not None and name.startswith("hf:"):
+            raise ValueError(
+                "names in configs do not reach the hub; save the model first, with stochseg.save(stochseg.load(NAME), "
+                "FOLDER), and start from FOLDER"
+            )
+        return name
+
     @model_validator(mode="before")
     @classmethod
     def _without_published(cls, values: Any) -> Any:
