@@ -103,7 +103,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
         "config": model.config.model_dump(mode="json"),
         "info": model.info.model_dump(mode="json"),
     }
-    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -264,7 +264,7 @@ def read_config(file: Path) -> TrainConfig:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(
             f"{file} is missing: {file.parent} is not a training run; give a folder written by `stochseg train`"
