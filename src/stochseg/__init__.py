@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stochseg.models import create as create
     from stochseg.models import list_models as list_models
     from stochseg.models import load as load
+    from stochseg.models import push as push
     from stochseg.models import register as register
     from stochseg.models import save as save
     from stochseg.models import wrap as wrap
@@ -38,7 +39,17 @@ _NAMES = {
     "analysis": ("growth", "hypotheses", "lesions", "measure", "measurements"),
     "errors": ("UserError",),
     "models": (
-        *("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
+        *(
+            "MODELS",
+            "SamplingOptions",
+            "StochasticSegmenter",
+            "create",
+            "list_models",
+            "load",
+            "push",
+            "register",
+            "save",
+        ),
         "wrap",
     ),
     "plotting": ("plot",),

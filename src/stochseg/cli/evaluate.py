@@ -64,6 +64,7 @@ def evaluate(
     from stochseg.experiments.runs import EVALUATIONS, default_results_dir, open_run, write_evaluation
     from stochseg.inference import hash_loaded, run_on, with_engine
     from stochseg.models import load
+    from stochseg.models.hub import local_copy
     from stochseg.models.sampling import SamplingOptions
     from stochseg.parts import Part
     from stochseg.workers import open_pool, run_here
@@ -71,6 +72,7 @@ def evaluate(
     points, own = opt.parse_counts("--curve", curve), None if part is None else Part.parse(part)
     if own is not None and out is None:
         raise UserError("--part: pass --out FOLDER, too, the same for all parts")
+    run = local_copy(run)
     source = open_run(run, data, split, weights)
     model = load(source.weights, device=opt.own_device(device, workers, scheduler))
     checksum = f"{hash_loaded(model)} {engine}"

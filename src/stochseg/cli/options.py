@@ -21,11 +21,13 @@ _sampling = partial(typer.Option, rich_help_panel=SAMPLING)
 _name = partial(_sampling, metavar="NAME")
 
 ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
+    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, bundled model (lidc), or hf:OWNER/NAME.")
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
+    typer.Argument(
+        metavar="RUN", help="Run folder; with --data also a saved model, a bundled one (lidc) or hf:OWNER/NAME."
+    ),
 ]
 _count = partial(_sampling, "--samples", "-n", min=1, max=MAX_SAMPLES, metavar="N", help="Samples per image.")
 SampleCount = Annotated[int, _count()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from stochseg.models import StochasticSegmenter
 from stochseg.parts import ALL, Part
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOST = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
 """Problem of an input that ended its workers."""
@@ -208,8 +210,10 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return act(), ""
     except UserError as error:
+        log.debug("an input failed:", exc_info=error)
         return None, str(error)
     except OSError as error:
+        log.debug("an input failed:", exc_info=error)
         return None, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except (MemoryError, RuntimeError) as error:
         short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)

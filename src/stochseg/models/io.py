@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ from stochseg.models.registry import build, find_class, is_registered
 from stochseg.networks import ImageEncoder, rename_old_tensors
 from stochseg.types import DatasetInfo
 
+log = logging.getLogger(__name__)
 FORMAT = "stochseg-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
@@ -101,7 +103,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
         "config": model.config.model_dump(mode="json"),
         "info": model.info.model_dump(mode="json"),
     }
-    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -128,7 +130,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     """Load a saved model, the best checkpoint of a run (or the last if there is none yet), or a bundled model.
 
     Args:
-        path: a folder written by `save` or by training, or the name of a bundled model, such as "lidc".
+        path: a folder written by `save` or by training, or the name of a bundled model, such as "lidc", or
+            "hf:OWNER/NAME[@REVISION]" for a model of the Hugging Face Hub, which `stochseg.push` uploads (extra `hub`).
         device: where to put the model.
 
     Returns:
@@ -141,14 +144,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     >>> stochseg.load("lidc").name
     'ccdm-fast'
     """
+    from stochseg.models.hub import local_copy  # which saves and loads
+
     _check_path(path)
     target = device if isinstance(device, torch.device) else pick_device(device)
+    source = local_copy(path)
     while True:
-        folder = find_model(Path(path))
+        folder = find_model(source)
         place = None
         try:
             place = folder.stat()
-            return _read_model(folder).to(target).eval()
+            model = _read_model(folder).to(target).eval()
+            log.debug("loaded %s from %s to %s", model.name, folder, target)
+            return model
         except (UserError, FileNotFoundError) as error:
             # Unless a training has replaced the files while they were read.
             if place is not None and folder.exists() and os.path.samestat(place, folder.stat()):

@@ -48,7 +48,7 @@ class SamplingOptions(Config):
     grid: str | None = Field(None, description="time steps at which the network is evaluated")
     noise: str | None = Field(None, description="independent, or latin: samples of an image are stratified")
     seed: int = Field(0, ge=0, le=MAX_SEED, description="same seed, same samples")
-    renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
+    renamed_keys: ClassVar[dict[str, str]] = {"samples": "n", "steps": "evaluations"}
 
     @field_validator("sampler", "grid", "noise")
     @classmethod

@@ -62,7 +62,7 @@ class ClassSizes(Part):
     color: str | None = None
     confidence: float | None = Field(None, ge=0, le=1)
     samples: tuple[float, ...] = Field(min_length=1)
-    renamed_keys: ClassVar = {"colour": "color"}
+    renamed_keys: ClassVar[dict[str, str]] = {"colour": "color"}
 
 
 class Geometry(Part):

@@ -280,7 +280,7 @@ def _file_point(task: Task) -> Point:
 
 
 def _facts(task: Task) -> Json:
-    facts: Json = json.loads((Path(task.input) / INPUT).read_text())
+    facts: Json = json.loads((Path(task.input) / INPUT).read_text(encoding="utf-8"))
     return facts
 
 

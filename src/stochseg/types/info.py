@@ -113,7 +113,7 @@ class DatasetInfo(Config):
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
     preparation: Preparation | None = Field(None, description="how a part of a scan becomes an image of the data")
-    renamed_keys: ClassVar = {"normalisation": "normalization"}
+    renamed_keys: ClassVar[dict[str, str]] = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:

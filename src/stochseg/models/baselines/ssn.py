@@ -125,7 +125,7 @@ class SSNConfig(SegmenterConfig, BackboneConfig):
     region: Literal["all", "above-lowest"] = Field(
         "all", description="pixels whose logits vary; above-lowest: without those at the image's lowest intensity"
     )
-    values_before: ClassVar = {"warmup": 0, "marginal": 0.0}
+    values_before: ClassVar[dict[str, object]] = {"warmup": 0, "marginal": 0.0}
 
 
 def above_lowest(image: Tensor) -> Tensor:
