@@ -2,7 +2,7 @@
 
 import torch
 
-from stochseg.models.rater_mixture import RaterMixture
+from stochseg.models.rater_mixture import RaterMixture, draw_raters
 
 
 def test_probabilities_are_frequencies_and_the_last_place_is_for_raters_without_a_name():
@@ -21,4 +21,4 @@ def test_draws_invert_the_cumulated_probabilities_and_never_give_a_rater_of_prob
     mixture = RaterMixture(3)
     mixture.observe(torch.tensor([0, 2, 2, 2]))
     u = (torch.arange(1000) + 0.5) / 1000
-    assert torch.bincount(mixture.draw(u), minlength=4).tolist() == [250, 0, 750, 0]
+    assert torch.bincount(draw_raters(mixture.probabilities, u), minlength=4).tolist() == [250, 0, 750, 0]

@@ -1,11 +1,17 @@
-"""The raters of a data set as a mixture: who drew the label map of an image, and how often each rater did."""
+"""Models that know whose label map is whose: the raters of a data set as a mixture, from which samples draw a rater."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stochseg.core import draw_categorical
+from stochseg.models.base import StochasticSegmenter
+from stochseg.models.config import SegmenterConfig
+from stochseg.models.raters import rater_number
+from stochseg.models.sampling import Keys, SamplingOptions
+from stochseg.types import DatasetInfo, Losses
 
 
 class RaterMixture(nn.Module):
@@ -19,9 +25,9 @@ class RaterMixture(nn.Module):
 
     Example:
         >>> mixture = RaterMixture(2)
-        >>> mixture.observe(torch.tensor([0, 1, 1, 1, -1]))
-        >>> mixture.probabilities.tolist()
-        [0.20000000298023224, 0.6000000238418579, 0.20000000298023224]
+        >>> mixture.observe(torch.tensor([0, 1, 1, -1]))
+        >>> mixture.probabilities
+        tensor([0.2500, 0.5000, 0.2500])
     """
 
     counts: Tensor
@@ -48,7 +54,38 @@ class RaterMixture(nn.Module):
         rater = rater.to(self.counts.device) % len(self.counts)
         self.counts += (rater[:, None] == everyone).sum(0)
 
-    def draw(self, u: Tensor) -> Tensor:
-        """Draw raters "m" by uniforms "m"."""
-        log_p = self.probabilities.log()[None, :, None].expand(len(u), -1, 1)
-        return draw_categorical(log_p, u[:, None])[:, 0]
+
+def draw_raters(probabilities: Tensor, u: Tensor) -> Tensor:
+    """Draw raters "m" of these probabilities by uniforms "m"."""
+    log_p = probabilities.log()[None, :, None].expand(len(u), -1, 1)
+    return draw_categorical(log_p, u[:, None])[:, 0]
+
+
+class RaterSegmenter(StochasticSegmenter):
+    """Base class: a subclass implements `loss_by_rater` and `drawing`.
+
+    Raters are numbered by `info.rater_names`; the last place, also reached by -1, is that of all without a name.
+    """
+
+    def __init__(self, info: DatasetInfo, config: SegmenterConfig):
+        super().__init__(info, config)
+        self.mixture = RaterMixture(len(info.rater_names))
+
+    @property
+    def rater_names(self) -> tuple[str, ...]:
+        """The raters of whom training saw label maps; before any training, all."""
+        seen = self.mixture.probabilities.tolist()
+        return tuple(name for name, share in zip(self.info.rater_names, seen, strict=False) if share > 0)
+
+    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        """The loss of label maps of raters without a name."""
+        return self.loss_by_rater(image, raters, mask, rater_count, keys, torch.full(raters.shape[:2], -1))
+
+    def rater_probabilities(self, options: SamplingOptions) -> Tensor:
+        """Probabilities of the raters of a sample: all of them, or the one that the options choose."""
+        shares = self.mixture.probabilities
+        if options.rater is None:
+            return shares
+        known = self.rater_names
+        place = self.info.rater_names.index(known[rater_number(options.rater, known, self.name)])
+        return F.one_hot(torch.tensor(place), len(shares)).to(shares)

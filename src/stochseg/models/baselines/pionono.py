@@ -7,7 +7,7 @@ predict that rater's map. The means tell the raters apart, the covariances say h
     loss = E_z CE(y_r, head(features(x), z)) + β KL( N(μ_r, Σ_r) ‖ N(0, 2² I) ),   z ~ N(μ_r, Σ_r),   β = 5e-4
 
 for the label map y_r of one rater per image and step, by the mean over 5 draws of z. A sample of "anyone" draws a rater
-with the frequency of their label maps in training, then z; `sample(image, rater=…)` draws z of that rater. Raters
+with the frequency of their label maps in training, then z; `sample(image, rater=NAME)` draws z of one rater. Raters
 without a name share one more Gaussian: without any names, the model is a U-Net with one code that no image informs.
 
 Note that z is independent of the map given its rater: the loss is least when the head ignores how z varies around μ_r.
@@ -34,9 +34,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_normal
-from stochseg.models.base import StochasticSegmenter
 from stochseg.models.config import SegmenterConfig
-from stochseg.models.rater_mixture import RaterMixture
+from stochseg.models.rater_mixture import RaterSegmenter, draw_raters
 from stochseg.models.raters import Target, one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Keys, Rows, SamplingOptions, one_pass
@@ -89,7 +88,7 @@ class RaterGaussians(nn.Module):
 
 
 @register("pionono")
-class Pionono(StochasticSegmenter):
+class Pionono(RaterSegmenter):
     """A Gaussian code per rater, concatenated to the last features of a U-Net."""
 
     config_type: ClassVar[type[PiononoConfig]] = PiononoConfig
@@ -102,7 +101,6 @@ class Pionono(StochasticSegmenter):
         super().__init__(info, config)
         self.unet = make_backbone(info.image_channels, config.features, config, spatial_dims=info.spatial_dims)
         self.combiner = Combiner(config.features, config.latent, info.num_classes, config.combining)
-        self.mixture = RaterMixture(0)
         self.gaussians = RaterGaussians(len(self.mixture), config)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -115,28 +113,30 @@ class Pionono(StochasticSegmenter):
         slices = to_slices(self.unet(pad_to_multiple(image, self.config.stride)))
         return crop(unfold(self.combiner.from_features(fold(slices)[0]), slices), image.shape[-2:])
 
-    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+    def loss_by_rater(
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, rater_index: Tensor
+    ) -> Losses:
         config, noise = self.config, SeededNoise(keys, image.device)
-        target = one_rater(raters, mask, rater_count, noise)
-        rater = torch.full((len(image),), -1, device=image.device)
+        target = one_rater(raters, mask, rater_count, noise, rater_index)
+        assert target.rater is not None
         if self.training:
-            self.mixture.observe(rater)
+            self.mixture.observe(target.rater)
         rows = torch.arange(len(image), device=image.device).repeat_interleave(config.draws)
         eps = draw_normal(noise.uniform((len(image), config.draws, config.latent)))
-        z = self.gaussians.draw(rater[rows], eps.flatten(0, 1))
+        z = self.gaussians.draw(target.rater[rows], eps.flatten(0, 1))
         repeated = Target(target.labels[rows], None if target.mask is None else target.mask[rows])
         cross_entropy = repeated.cross_entropy(self.combiner(self.encode(image)[rows], z)).mean()
-        kl = self.gaussians.kl()[rater].mean()
+        kl = self.gaussians.kl()[target.rater].mean()
         norm = torch.stack([p.float().norm() for p in self.combiner.parameters()]).sum()
         total = cross_entropy + config.beta * kl + config.l2 * norm
         return {"loss": total, "cross_entropy": cross_entropy.detach(), "kl": kl.detach()}
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
-        prepared, latent = self.encode(image), self.config.latent
+        prepared, latent, shares = self.encode(image), self.config.latent, self.rater_probabilities(options)
 
         def predict(rows: Rows, noise: Noise) -> Tensor:
             u = noise.uniform((len(rows.image), 1 + latent))
-            z = self.gaussians.draw(self.mixture.draw(u[:, 0]), draw_normal(u[:, 1:]))
+            z = self.gaussians.draw(draw_raters(shares, u[:, 0]), draw_normal(u[:, 1:]))
             logits: Tensor = self.combiner(prepared[rows.image], z)
             return logits.float().softmax(1)
 

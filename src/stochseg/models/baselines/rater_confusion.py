@@ -12,7 +12,7 @@ the network adds to its logits at every pixel (Zhang). `truth` and `confusion` r
 
 Samples: given a rater, the model holds all pixels to be independent, so that drawing them (`draw=pixels`) is exact and
 speckled: no rater makes such maps. By default a sample is the most probable map of a rater, who is drawn with the
-frequency of their label maps in training or named by `sample(image, rater=…)`. Such maps are as coherent as the level
+frequency of their label maps in training or named by `sample(image, rater=NAME)`. Such maps are as coherent as the level
 sets of the network's probabilities: a matrix moves the threshold beyond which an uncertain pixel is labeled. There is
 one map per rater, so that their draws do not differ, and raters who write what is most probable have the same one.
 `Samples.mean` is the exact mixture of probabilities in both cases. Raters without a name share one more matrix: without
@@ -38,9 +38,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from stochseg.core import Noise, SeededNoise, draw_categorical
-from stochseg.models.base import StochasticSegmenter
 from stochseg.models.config import SegmenterConfig
-from stochseg.models.rater_mixture import RaterMixture
+from stochseg.models.rater_mixture import RaterSegmenter, draw_raters
 from stochseg.models.raters import one_rater
 from stochseg.models.registry import register
 from stochseg.models.sampling import Drawing, Drawn, Keys, Report, Rows, SamplingOptions
@@ -63,7 +62,7 @@ class RaterConfusionConfig(SegmenterConfig, BackboneConfig):
 
 
 @register("rater-confusion")
-class RaterConfusion(StochasticSegmenter):
+class RaterConfusion(RaterSegmenter):
     """A U-Net for the true label, and a confusion matrix per rater."""
 
     config_type: ClassVar[type[RaterConfusionConfig]] = RaterConfusionConfig
@@ -74,7 +73,7 @@ class RaterConfusion(StochasticSegmenter):
 
     def __init__(self, info: DatasetInfo, config: RaterConfusionConfig):
         super().__init__(info, config)
-        self.mixture, labels = RaterMixture(0), info.num_classes
+        labels = info.num_classes
         per_pixel = len(self.mixture) * labels**2 if config.level == "pixel" else 0
         self.unet = make_backbone(info.image_channels, labels + per_pixel, config, spatial_dims=info.spatial_dims)
         odds = config.diagonal / (1 - config.diagonal) * (labels - 1)
@@ -110,12 +109,14 @@ class RaterConfusion(StochasticSegmenter):
                 return (matrices * truth[:, None]).sum(2)
             return (matrices.flatten(2) @ truth.flatten(2)).view_as(truth)
 
-    def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
-        target = one_rater(raters, mask, rater_count, SeededNoise(keys))
-        rater = torch.full((len(image),), -1, device=image.device)
+    def loss_by_rater(
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, rater_index: Tensor
+    ) -> Losses:
+        target = one_rater(raters, mask, rater_count, SeededNoise(keys), rater_index)
+        out, rater = self.outputs(image), target.rater
+        assert rater is not None
         if self.training:
             self.mixture.observe(rater)
-        out = self.outputs(image)
         cross_entropy = target.cross_entropy(self.written(out, rater).clamp(min=SMALLEST).log()).mean()
         diagonal = self.confusion(out, rater).diagonal(dim1=1, dim2=2)  # "m *space l"
         trace = diagonal.sum(-1).mean()
@@ -125,7 +126,7 @@ class RaterConfusion(StochasticSegmenter):
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """One pass per image; a sample is the most probable map of a rater, or independent draws of its pixels."""
         out = self.outputs(image)
-        shares, everyone = self.mixture.probabilities, range(len(self.mixture))
+        shares, everyone = self.rater_probabilities(options), range(len(self.mixture))
         mean = sum(shares[r] * self.written(out, torch.full((len(out),), r, device=out.device)) for r in everyone)
         assert isinstance(mean, Tensor)
 
@@ -133,7 +134,7 @@ class RaterConfusion(StochasticSegmenter):
             m, labels = len(rows.image), None
             rater = torch.zeros(m, dtype=torch.int64, device=out.device)
             if len(self.mixture) > 1:
-                rater = self.mixture.draw(noise.uniform((m, 1))[:, 0])
+                rater = draw_raters(shares, noise.uniform((m, 1))[:, 0])
             p = self.written(out[rows.image], rater)
             if self.config.draw == "pixels":
                 labels = draw_categorical(p.log(), noise.uniform((m, *p.shape[2:])))
