@@ -113,6 +113,7 @@ class DatasetInfo(Config):
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
     preparation: Preparation | None = Field(None, description="how a part of a scan becomes an image of the data")
+    rater_names: tuple[str, ...] = Field((), description="the persons who drew the label maps, if they are known")
     renamed_keys: ClassVar = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
@@ -143,6 +144,8 @@ class DatasetInfo(Config):
         for key, usual in later.items():
             if values.get(key, ...) == usual:
                 del values[key]
+        if not values.get("rater_names", ...):
+            del values["rater_names"]
         return values
 
     @property
