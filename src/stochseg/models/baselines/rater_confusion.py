@@ -12,11 +12,12 @@ the network adds to its logits at every pixel (Zhang). `truth` and `confusion` r
 
 Samples: given a rater, the model holds all pixels to be independent, so that drawing them (`draw=pixels`) is exact and
 speckled: no rater makes such maps. By default a sample is the most probable map of a rater, who is drawn with the
-frequency of their label maps in training or named by `sample(image, rater=NAME)`. Such maps are as coherent as the level
-sets of the network's probabilities: a matrix moves the threshold beyond which an uncertain pixel is labeled. There is
-one map per rater, so that their draws do not differ, and raters who write what is most probable have the same one.
-`Samples.mean` is the exact mixture of probabilities in both cases. Raters without a name share one more matrix: without
-any names, all samples are equal.
+frequency of their label maps in training, or named: `sample(image, rater=NAME)`. Such maps are as coherent as the level
+sets of the network's probabilities. There is one per rater, so that their draws do not differ; one matrix for all
+pixels moves the threshold of uncertain pixels and knows nothing of shapes: of a rater who always leaves out the rim of
+an object, it can only say that part of the object is missing. `pixel` can tell where. `Samples.mean` is the exact
+mixture of probabilities in both cases. Raters without a name share one more matrix: without any names, all samples of
+an image are equal.
 
 Differs from the original:
 - the matrices start near the identity, 0.9 on the diagonal, which replaces a warm-up;
