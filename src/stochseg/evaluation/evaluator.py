@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from stochseg._version import __version__
-from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
+from stochseg.data import KnownTruth, OfRater, SegmentationData, has_single_annotations, of_rater, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.compatibility import check_compatible, check_volume_memory
 from stochseg.evaluation.data_scores import FUSED_COUNTS, data_metrics
 from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.evaluation.results import Evaluation, ModeTable
 from stochseg.models import StochasticSegmenter
+from stochseg.models.raters import rater_number
 from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, Samples
 from stochseg.workers import MAX_DEATHS, Runner, run_here
@@ -38,7 +39,7 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     runner: Runner[StochasticSegmenter] | None = None,
 ) -> Evaluation:
-    """Draw samples of every image and compare them with the raters.
+    """Draw samples of every image and compare them with the raters, or with the one of `options.rater`.
 
     GED_n and HM-IoU_n for every n of the literature up to `options.n` use the first n samples. They and the unbiased
     metrics assume independent samples; with Latin noise, only n = `options.n` is reported. For data with one label map
@@ -73,6 +74,7 @@ def evaluate(
         raise UserError("evaluate: the split is empty; choose another")
     check_compatible(model, data)
     model.check_options(options)
+    data = rated_by(data, model, options)
     settings = options.or_default(model.default_sampling())
     independent = model.draws_independently(options)
     counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
@@ -113,6 +115,13 @@ def evaluate(
         "data_sha256": reader.sha256.hexdigest(),
     }
     return Evaluation(metrics, rows, facts, [result.kept for result in found if result.kept is not None], table)
+
+
+def rated_by(data: SegmentationData, model: StochasticSegmenter, options: SamplingOptions) -> SegmentationData:
+    """Return the data to score samples of these options with: the maps of `options.rater`, by default all."""
+    if options.rater is None or isinstance(data, OfRater):
+        return data
+    return of_rater(data, model.rater_names[rater_number(options.rater, model.rater_names, model.name)])
 
 
 class _Reader:
