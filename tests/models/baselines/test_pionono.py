@@ -1,11 +1,13 @@
 """Pionono: Gaussians per rater, their KL, the loss, and raters of known habits."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from stochseg.core import SeededNoise, draw_normal
 from stochseg.models.baselines.pionono import PiononoConfig, RaterGaussians
+from stochseg.types import DatasetInfo
 from tests.support.models import fresh, images, labels, lively, perturb
 
 TINY = {"base": 4, "multipliers": [1, 2], "blocks": 1, "features": 4, "latent": 3, "draws": 2}
@@ -42,23 +44,25 @@ def test_start_is_the_prior_around_spread_means():
     assert abs(own.mean.std().item() - 8) < 0.3
 
 
-def test_loss_is_the_mean_cross_entropy_over_draws_and_kl():
-    model, x, y, keys = lively("pionono", 3, **TINY, l2=0.1), images(2), labels(2, 1, 3), [(4, 0), (4, 1)]
-    out = model(x, y, keys=keys)
+@pytest.mark.parametrize("average", ["losses", "logits"])
+def test_loss_is_the_cross_entropy_over_draws_of_the_rater_and_the_kl(average):
+    info = DatasetInfo(num_classes=3, image_channels=1, rater_names=("ana", "ben"))
+    model = lively("pionono", 3, info=info, **TINY, l2=0.1, average=average)
+    x, y, keys, rater = images(2), labels(2, 1, 3), [(4, 0), (4, 1)], [1, -1]
+    out = model(x, y, keys=keys, rater_index=torch.tensor(rater)[:, None])
     noise = SeededNoise(keys)
     noise.uniform((2, 1))  # the map
     eps = draw_normal(noise.uniform((2, 2, 3)))
+    own = model.gaussians
     features = model.combiner.from_features(model.unet(x))
-    terms = [
-        F.cross_entropy(
-            model.combiner(features, model.gaussians.mean[0] + eps[:, i] @ model.gaussians.factor[0].T), y[:, 0]
-        )
-        for i in range(2)
-    ]
+    z = torch.stack([own.mean[r] + eps[i] @ own.factor[r].T for i, r in enumerate(rater)])  # "b draws latent"
+    logits = [model.combiner(features, z[:, j]) for j in range(2)]
+    if average == "logits":
+        logits = [sum(logits) / 2]
+    cross_entropy = sum(F.cross_entropy(each, y[:, 0]) for each in logits) / len(logits)
     norm = sum(p.norm() for p in model.combiner.parameters())
-    expected = sum(terms) / 2 + 5e-4 * model.gaussians.kl()[0] + 0.1 * norm
-    torch.testing.assert_close(out["loss"], expected)
-    torch.testing.assert_close(out["kl"], model.gaussians.kl()[0])
+    torch.testing.assert_close(out["kl"], own.kl()[rater].mean())
+    torch.testing.assert_close(out["loss"], cross_entropy + 5e-4 * own.kl()[rater].mean() + 0.1 * norm)
 
 
 def test_learning_rate_of_the_distributions_is_their_own():

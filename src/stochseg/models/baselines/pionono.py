@@ -12,11 +12,11 @@ without a name share one more Gaussian: without any names, the model is a U-Net 
 
 Note that z is independent of the map given its rater: the loss is least when the head ignores how z varies around μ_r.
 What is learned are differences between raters; draws of one rater differ as far as the KL keeps Σ_r wide and the head
-does not know better.
+does not know better. With `average=logits` nothing punishes such differences, and nothing teaches them.
 
 Differs from the original:
 - the mean over the draws is that of their cross-entropies, as in the evidence bound (released: the loss of the mean
-  logits), and the loss is cross-entropy (released configurations: a generalized Dice loss);
+  logits, `average=logits`), and the loss is cross-entropy (released configurations: a generalized Dice loss);
 - the U-Net is that of this library, from random weights, with 16 features as in the released one (ResNet-34 with
   ImageNet weights);
 - the diagonal of the covariance's factor is an exponential, so that it stays positive;
@@ -27,7 +27,7 @@ Cost: the U-Net once per image, three 1×1 convolutions of 16 channels per sampl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -52,6 +52,9 @@ class PiononoConfig(SegmenterConfig, BackboneConfig):
     latent: int = Field(8, ge=1, description="dimensions of z")
     combining: int = Field(2, ge=1, description="1×1 convolutions between features with z and the last one")
     draws: int = Field(5, ge=1, description="codes z per image and training step")
+    average: Literal["losses", "logits"] = Field(
+        "losses", description="what is averaged over the codes; released: logits"
+    )
     beta: float = Field(5e-4, ge=0, description="weight of the KL against the cross-entropy in nats per pixel")
     prior_sigma: float = Field(2.0, gt=0, description="deviation of the prior, and of all raters at the start")
     spread: float = Field(8.0, ge=0, description="deviation of the raters' means at the start")
@@ -124,8 +127,12 @@ class Pionono(RaterSegmenter):
         rows = torch.arange(len(image), device=image.device).repeat_interleave(config.draws)
         eps = draw_normal(noise.uniform((len(image), config.draws, config.latent)))
         z = self.gaussians.draw(target.rater[rows], eps.flatten(0, 1))
-        repeated = Target(target.labels[rows], None if target.mask is None else target.mask[rows])
-        cross_entropy = repeated.cross_entropy(self.combiner(self.encode(image)[rows], z)).mean()
+        logits, compared = self.combiner(self.encode(image)[rows], z).float(), target
+        if config.average == "logits":
+            logits = logits.unflatten(0, (len(image), config.draws)).mean(1)
+        else:
+            compared = Target(target.labels[rows], None if target.mask is None else target.mask[rows])
+        cross_entropy = compared.cross_entropy(logits).mean()
         kl = self.gaussians.kl()[target.rater].mean()
         norm = torch.stack([p.float().norm() for p in self.combiner.parameters()]).sum()
         total = cross_entropy + config.beta * kl + config.l2 * norm
