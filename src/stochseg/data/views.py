@@ -93,7 +93,15 @@ class OfKnownRater(OfRater):
 
 
 def of_rater(data: SegmentationData, name: str) -> OfRater:
-    """Return the maps of one rater of a split, with their distribution if the data know it."""
+    """Return the maps of one rater of a split, with their distribution if the data know it.
+
+    Args:
+        data: The split.
+        name: One of `data.info.rater_names`.
+
+    Returns:
+        The view.
+    """
     return OfKnownRater(data, name) if isinstance(data, KnownRaters) else OfRater(data, name)
 
 

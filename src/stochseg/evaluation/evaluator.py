@@ -118,7 +118,16 @@ def evaluate(
 
 
 def rated_by(data: SegmentationData, model: StochasticSegmenter, options: SamplingOptions) -> SegmentationData:
-    """Return the data to score samples of these options with: the maps of `options.rater`, by default all."""
+    """Return the data to score samples with: the maps of the rater whom the samples imitate, by default all.
+
+    Args:
+        data: the split.
+        model: the model that draws.
+        options: of sampling.
+
+    Returns:
+        The split, or a view of it.
+    """
     if options.rater is None or isinstance(data, OfRater):
         return data
     return of_rater(data, model.rater_names[rater_number(options.rater, model.rater_names, model.name)])
