@@ -26,6 +26,7 @@ from stochseg.models.sampling import SamplingOptions
 
 METHODS = (*MODELS, "smp:deeplabv3/resnet50")
 BUDGET = "10m"
+SAMPLES, LIMIT = 16, 100
 DATA = ("data.options.center=64", "data.augment=flip-rotate")
 TERMS = (
     *DATA,
@@ -55,8 +56,8 @@ def main() -> None:
         BUDGET,
         arguments.runs,
         overrides=(*DATA, "clock=cpu") if own else TERMS,
-        limit=100,
-        options=SamplingOptions(evaluations=None if own else 10),
+        limit=LIMIT,
+        options=SamplingOptions(n=SAMPLES, evaluations=None if own else 10),
         device="cpu",
     )
     if own or not arguments.methods:

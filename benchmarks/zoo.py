@@ -45,7 +45,8 @@ Every method was trained from random weights for ten minutes on one CPU core wit
 64×64 pixels of the slices (`data.options.center=64`). Scores are of 100 validation slices, 16 samples each, with at
 most 10 denoising steps. Such a short budget favors methods that learn fast: the table ranks methods by what they reach
 within it, not after a long training. [benchmarks/compare.py](../benchmarks/compare.py) contains all settings; `stochseg
-compare` takes others.
+compare` takes others. References are [label maps that no model drew](guide/evaluating.md#references), on the same slices
+([benchmarks/references.py](../benchmarks/references.py)).
 """
 CAMVID = """\
 ## Measured: CamVid
@@ -167,10 +168,20 @@ def read(file: Path) -> list[dict[str, str]]:
 def measured() -> Iterator[str]:
     """One section per file of results."""
     for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
-        yield f"{LIDC}\n{markdown_table(read(file), column_titles())}"
+        yield f"{LIDC}\n{markdown_table(with_references(file), column_titles())}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         yield f"{CAMVID.format(**rows[0])}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
+
+
+def with_references(file: Path) -> list[dict[str, str]]:
+    """Rows of a comparison and those of the references on the same images, by GED; methods worse than blind are
+    marked."""
+    rows, known = read(file), read(file.with_name(file.name.replace("compare-", "references-")))
+    blind = next(float(row["ged"]) for row in known if row["method"] == "blind")
+    for row in rows:
+        row["note"] = "worse than blind" if float(row["ged"]) > blind else ""
+    return sorted([*rows, *known], key=lambda row: float(row["ged"]))
 
 
 CAMVID_COLUMNS = {
