@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsFloat
 
@@ -41,6 +42,12 @@ MEASURES = {
     "components": NamedMeasure(regions.components, ""),
 }
 """All named measures, of images (two axes), volumes (three axes) or both."""
+RATIOS = {
+    "vertical": NamedMeasure(regions.vertical_extent, "", (2,)),
+    "horizontal": NamedMeasure(regions.horizontal_extent, "", (2,)),
+}
+"""Measures of two classes, "vertical PART/WHOLE ratio": what is measured of both, and divided."""
+RATIO = re.compile(rf"(?P<kind>{'|'.join(RATIOS)}) (?P<part>[^/<>=]+)/(?P<whole>[^/<>=]+) ratio")
 VOLUME = "volume"
 AXES = ("slice", "row", "column")
 
@@ -66,14 +73,18 @@ def measure(
     an equivalent diameter, a longest diameter (in space), a longest diameter in plane (the largest of all slices), a
     surface area and components.
 
+    Images of several classes also have ratios such as "vertical cup/disc ratio": the height of the class cup divided by
+    the height of cup and disc together, because the label map of a disc has a hole where its cup is. It is undefined,
+    NaN, in a sample without both.
+
     Images, too, have a "volume", if they are the slices of one series, in order: pass samples "b n h w" and spacing
     (slice, row, column). Sample i of every slice forms volume i. Slices that were drawn independently average out, so
     the spread is too small for a series whose slices are right or wrong together.
 
     Args:
         samples: `Samples`, or label maps "n h w" or "n d h w", such as the raters of an image.
-        what: the name of a measure, or a function that maps a label map "*space" (numpy) to a number. Default: the area
-            of an image, the volume of a volume.
+        what: the name of a measure or ratio, or a function that maps a label map "*space" (numpy) to a number. Default:
+            the area of an image, the volume of a volume.
         label: the class, by number or by name; None measures all foreground.
         spacing: millimeters per pixel (row, column), or (slice, row, column) of a volume; without it, the unit is the
             pixel.
@@ -117,8 +128,14 @@ def measure(
             raise UserError(f"{title}: sample {i} measures {values[i]}; return a finite number, also for an empty map")
         return Measurement(title, values, image.weights.numpy())
     what = what or measure_names(image.axes)[0]
+    ratio = RATIO.fullmatch(what)
     _check_measure(what, image.axes)
     mm = _check_spacing(spacing, AXES[-image.axes :])
+    if ratio is not None:
+        if label is not None:
+            raise UserError(f"measure {what!r}: the classes are in its name, got also label {label!r}; omit it")
+        values = _apply_ratio(ratio, image, mm or (1.0, 1.0))
+        return Measurement(name or what, values, image.weights.numpy())
     values = _apply(MEASURES[what].function, image, label, mm or (1.0,) * image.axes)
     title = name or f"{what} of {image.label_name(label)}"
     return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"))
@@ -126,8 +143,12 @@ def measure(
 
 def _check_measure(what: str, axes: int) -> None:
     """Raise a UserError for a measure that is unknown or does not apply to images of so many axes."""
+    if RATIO.fullmatch(what):
+        if axes != 2:
+            raise UserError(f"measure {what!r}: ratios are of images; a volume has none")
+        return
     if what not in MEASURES:
-        raise unknown_name("measure", what, MEASURES)
+        raise unknown_name("measure", what, [*MEASURES, *(f"{kind} PART/WHOLE ratio" for kind in RATIOS)])
     if axes not in MEASURES[what].axes:
         kind = "an image" if axes == 2 else "a volume"
         remedy = '; for a series of images, stack the slices along b, as Samples "b n h w"' if what == VOLUME else ""
@@ -147,6 +168,19 @@ def _apply(
     return np.array(values)
 
 
+def _apply_ratio(ratio: re.Match[str], image: ImageSamples, spacing: Spacing) -> npt.NDArray[np.float64]:
+    """The extent of one class, divided by that of it and another together, in each sample; NaN without both."""
+    part, whole = (image.label_number(ratio[key].strip()) for key in ("part", "whole"))
+    if part == whole:
+        raise UserError(f"measure {ratio[0]!r}: expected two classes, got one")
+    extent, values = RATIOS[ratio["kind"]].function, []
+    for labels in image.labels.numpy():
+        marked = labels == part
+        both = extent(marked | (labels == whole), spacing)
+        values.append(extent(marked, spacing) / both if both > 0 else math.nan)
+    return np.array(values)
+
+
 def measurements(
     samples: Samples | Tensor | ImageSamples,
     *,
@@ -154,7 +188,7 @@ def measurements(
     index: int | None = None,
     info: DatasetInfo | None = None,
 ) -> Measurements:
-    """Apply every named measure to every foreground class of one image or volume.
+    """Apply every named measure to every foreground class of one image or volume, and the ratios of `info.measures`.
 
     Args:
         samples: `Samples`, or label maps "n h w" or "n d h w".
@@ -177,11 +211,11 @@ def measurements(
     components of foreground: 1
     """
     image = select_image(samples, index, info)
-    return Measurements(
-        measure(image, what, label=label, spacing=spacing)
-        for label in range(1, image.info.num_classes)
-        for what in measure_names(image.axes)
-    )
+    keys: list[tuple[str, int | None]] = [
+        (what, label) for label in range(1, image.info.num_classes) for what in measure_names(image.axes)
+    ]
+    keys += [(what, None) for what in image.info.measures if image.axes == 2]
+    return Measurements(measure(image, what, label=label, spacing=spacing) for what, label in keys)
 
 
 def _series_volume(

@@ -56,6 +56,16 @@ Noise = Annotated[
 Seed = Annotated[
     int, _sampling(min=0, max=MAX_SEED, metavar="N", help="Random seed; the same seed gives the same samples.")
 ]
+Rater = Annotated[
+    str | None,
+    _name(help="Draw as this rater would, by name or number, with models that know their raters. Default: any."),
+]
+Guidance = Annotated[
+    float | None,
+    _sampling(
+        min=0, max=10, metavar="W", help="With --rater: 0 is any rater, 1 (default) this one; above 1 exaggerates."
+    ),
+]
 Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]

@@ -47,6 +47,8 @@ def predict(
     grid: opt.Grid = None,
     noise: opt.Noise = None,
     seed: opt.Seed = 0,
+    rater: opt.Rater = None,
+    guidance: opt.Guidance = None,
     engine: opt.Engine = "eager",
     axis: Annotated[
         str | None,
@@ -132,7 +134,8 @@ def predict(
     from stochseg.parts import Part
     from stochseg.workers import open_pool
 
-    sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+    steps = {"evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise}
+    sampling = SamplingOptions.parse({"n": n, "seed": seed, "rater": rater, "guidance": guidance, **steps})
     across = int(axis) if axis in ("0", "1", "2") else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}

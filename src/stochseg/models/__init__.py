@@ -7,6 +7,7 @@ from stochseg.models.ccdm import CCDM, CCDMConfig
 from stochseg.models.ccdm_fast import CCDMFast, CCDMFastConfig
 from stochseg.models.config import SegmenterConfig
 from stochseg.models.conversion import CHECKPOINTS, convert_checkpoint
+from stochseg.models.hands import fit_rater
 from stochseg.models.hub import push
 from stochseg.models.io import list_bundled, load, save
 from stochseg.models.registry import MODELS, create, list_models, register
@@ -27,6 +28,7 @@ __all__ = [
     "WrappedSegmenter",
     "convert_checkpoint",
     "create",
+    "fit_rater",
     "list_bundled",
     "list_models",
     "load",

@@ -66,12 +66,15 @@ class Statements:
         return sorted((c for c, size in sizes.items() if size > 0), key=lambda c: -sizes[c])
 
     @cached_property
-    def measured(self) -> dict[tuple[int, str], Measurement]:
-        """Every named measure of every class that occurs."""
-        return {(c, what): self._measure(what, c) for c in self.labels for what in measure_names(self.image.axes)}
+    def measured(self) -> dict[tuple[int | None, str], Measurement]:
+        """Every named measure of every class that occurs, and (under None) the ratios that the data set names."""
+        ratios = self.info.measures if self.image.axes == 2 else ()
+        keys: list[tuple[int | None, str]] = [(None, what) for what in ratios]
+        keys += [(c, what) for c in self.labels for what in measure_names(self.image.axes)]
+        return {(c, what): self._measure(what, c) for c, what in keys}
 
     @cached_property
-    def rater_measured(self) -> dict[tuple[int, str], Measurement]:
+    def rater_measured(self) -> dict[tuple[int | None, str], Measurement]:
         """The same measures of the raters; empty without raters."""
         if self.raters is None:
             return {}
@@ -103,7 +106,9 @@ class Statements:
     def _answer_text(self, question: Question, measured: Measurement | None, answer: Answer | None) -> str:
         if measured is None:
             return f"P({question}): no answer, {self.problem_of(question)}"
-        return f"P({question}) = {answer}" + LARGEST * measured.name.endswith(LARGEST)
+        without = f"; undefined in {measured.undefined:.0%} of the samples, which count as no"
+        lost = without if measured.undefined > 0 else ""
+        return f"P({question}) = {answer}{lost}" + LARGEST * measured.name.endswith(LARGEST)
 
     def problem_of(self, question: Question) -> str:
         """Why this image cannot answer a question; "" if it can."""
@@ -167,8 +172,11 @@ class Statements:
         """Histograms of these measures of the largest classes. text: what a reader must know about all of them."""
         shown = self.labels[:MAX_CLASSES]
         asked = {m.name: (m, self._label_of(q) or 1, None) for q, m in self._asked if m and m.name.endswith(LARGEST)}
-        keys = [(c, what) for c in shown for what in (kinds if len(shown) == 1 else kinds[:2])]
-        drawn = [*asked.values(), *((self.measured[key], key[0], self.rater_measured.get(key)) for key in keys)]
+        keys = [key for key, each in self.measured.items() if key[0] is None and each.undefined < 1]
+        keys += [(c, what) for c in shown for what in (kinds if len(shown) == 1 else kinds[:2])]
+        last = self.info.num_classes - 1  # whose color a ratio has
+        found = ((self.measured[key], key[0] or last, self.rater_measured.get(key)) for key in keys)
+        drawn = [*asked.values(), *found]
         if not drawn:
             return Section("Measurements", "No sample marks anything, so there is nothing to measure.")
         words = ["Blue line: mean of the samples; gray band: 90% of the samples."]
@@ -183,9 +191,12 @@ class Statements:
         )
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None) -> Picture:
-        plot = histogram(measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured))
+        color, thresholds = self.info.colors[label], self._thresholds(measured)
+        known = None if raters is None else raters.defined()
+        plot = histogram(measured.defined(), color, raters=known, thresholds=thresholds)
         title = measured.name[:1].upper() + measured.name[1:]
-        return Picture(embed_plot(plot), f"{title}:", f"{mean_and_interval(measured)}, mean (90% of samples).")
+        lost = f" Undefined in {measured.undefined:.0%} of the samples." if measured.undefined > 0 else ""
+        return Picture(embed_plot(plot), f"{title}:", f"{mean_and_interval(measured)}, mean (90% of samples).{lost}")
 
     def _table(self) -> Table:
         head = ["measure", "unit", "mean", "std", "median", "90% of samples"]

@@ -122,7 +122,11 @@ class Findings:
         spacing = None if self.spacing is None else self.spacing[-samples.axes :]
         names = measure_names(samples.axes)
         classes = range(1, self.info.num_classes)
-        return {(what, c): measure(samples, what, label=c, spacing=spacing) for what in names for c in classes}
+        found = {(what, c): measure(samples, what, label=c, spacing=spacing) for what in names for c in classes}
+        ratios = {what: measure(samples, what, spacing=spacing) for what in self.info.measures if samples.axes == 2}
+        last = self.info.num_classes - 1  # whose color a ratio has
+        shown = {(what, last): each for what, each in ratios.items() if each.undefined == 0}
+        return {**shown, **found}
 
     def _scores(self) -> Json | None:
         if self.rated is None:
@@ -199,7 +203,7 @@ class Findings:
             "level": LEVEL,
             "median": median,
             "mean": measured.mean,
-            "statement": f"{what} of {class_names(self.info)[label]}: median {number(median)}{unit}, "
+            "statement": f"{measured.name}: median {number(median)}{unit}, "
             f"{LEVEL:.0%} of the samples from {number(low)} to {number(high)}{unit}",
         }
 
