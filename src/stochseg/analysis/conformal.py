@@ -73,6 +73,25 @@ def conformal_interval(
     return (lower if minimum is None else max(lower, minimum)), upper
 
 
+def calibrated_interval(measured: Measurement, confidence: float = 0.9) -> tuple[float, float] | None:
+    """Return the calibrated interval of a measurement of the samples of a calibrated model.
+
+    Args:
+        measured: of `measure(samples, …, calibration=model.calibration)`.
+        confidence: one that was calibrated.
+
+    Returns:
+        The ends of the interval; None without a finite offset for this measurement and confidence.
+
+    >>> area = Measurement("area", np.arange(1.0, 101.0), np.full(100, 0.01), offsets={0.9: 0.02})
+    >>> calibrated_interval(area)
+    (3.099, 96.901)
+    """
+    check_confidence(confidence)
+    offset = measured.offsets.get(confidence)
+    return None if offset is None else conformal_interval(measured, offset, confidence)
+
+
 def conformal_offset(scores: Sequence[Sequence[npt.ArrayLike]], confidence: float = 0.9) -> float:
     """Compute the smallest offset whose intervals hold a rater of a new patient with at least this probability.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": oper
 class Measurement:
     """One number per sample.
 
-    values: "n" float64; weights: "n" float64, sum 1; unit: "mm", "px²", ..., or "" for counts.
+    values: "n" float64; weights: "n" float64, sum 1; unit: "mm", "px²", ..., or "" for counts; offsets: of calibrated
+    intervals, by their confidence (see `stochseg.analysis.calibrated_interval`).
 
     >>> diameter = Measurement("diameter", np.array([0.0, 5.0, 7.0, 8.0]), np.full(4, 0.25), "mm")
     >>> diameter
@@ -36,6 +37,7 @@ class Measurement:
     values: Values
     weights: Values
     unit: str = ""
+    offsets: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:

@@ -1,5 +1,6 @@
 """Evaluation: compare samples with raters over a data set."""
 
+from stochseg.evaluation.calibrating import calibrate
 from stochseg.evaluation.compatibility import check_compatible, match_normalization, without_void_label
 from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_curve
 from stochseg.evaluation.references import score_references
@@ -9,6 +10,7 @@ from stochseg.evaluation.seeds import evaluate_seeds
 __all__ = [
     "Evaluation",
     "ModeTable",
+    "calibrate",
     "check_compatible",
     "class_table",
     "default_count",

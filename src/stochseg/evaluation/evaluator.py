@@ -81,7 +81,7 @@ def evaluate(
     scoring = Scoring(data.info, options, tuple(counts), tuple(parts), independent, single)
     chosen = spread(len(data), len(data) if limit is None else limit)
     check_volume_memory(data, chosen, options.n)
-    reader = _Reader(data, chosen, keep, with_samples=on_image is not None)
+    reader = CaseReader(data, chosen, keep, with_samples=on_image is not None)
     found: list[ImageResult] = []
     for result in (runner or partial(run_here, lambda: model))(scoring, reader, _lost):
         if on_image is not None and result.kept is not None:
@@ -115,7 +115,7 @@ def evaluate(
     return Evaluation(metrics, rows, facts, [result.kept for result in found if result.kept is not None], table)
 
 
-class _Reader:
+class CaseReader:
     """Reads the images of an evaluation, in order: chunks of one, without those that are all void.
 
     void: number of images skipped so far, in which no sample can be wrong; first: indices of the first `keep` others;

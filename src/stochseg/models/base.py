@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stochseg.core import NOISES
 from stochseg.data.fitting import Fit
 from stochseg.errors import CutLabelsWarning, UserError, unknown_name
+from stochseg.models.calibration import Calibration
 from stochseg.models.config import SegmenterConfig
 from stochseg.models.inputs import UNKNOWN, check_images, check_raters, image_key, prepare_images, prepare_known
 from stochseg.models.sampling import (
@@ -62,6 +63,8 @@ class StochasticSegmenter(nn.Module):
     """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
+    calibration: Calibration | None = None
+    """Fitted on held-out cases by `stochseg calibrate`; saved and loaded with the model."""
     config: SegmenterConfig
 
     def __init__(self, info: DatasetInfo, config: SegmenterConfig):
