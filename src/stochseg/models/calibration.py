@@ -108,6 +108,12 @@ class Calibration(Config):
         """The depth of the margin of a class; None if it was not calibrated at this confidence."""
         return next((each for each in self.margins if (each.label, each.confidence) == (label, confidence)), None)
 
+    @property
+    def main_confidence(self) -> float:
+        """The confidence that is shown where there is room for one: 0.9, or the highest that was calibrated."""
+        every = {each.confidence for each in (*self.intervals, *self.margins)}
+        return 0.9 if 0.9 in every or not every else max(every)
+
     def scaled(self, mean: Tensor) -> Tensor:
         """Mean probabilities "b l *space" after scaling; unchanged if none was fitted."""
         return mean if self.scaling is None else scale_probabilities(mean, self.scaling.slope, self.scaling.bias)
