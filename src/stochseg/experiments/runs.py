@@ -18,7 +18,7 @@ from stochseg.locks import locked
 from stochseg.models import Calibration, StochasticSegmenter, list_bundled, load, save, store_calibration
 from stochseg.models.io import check_writable_model, find_model, is_checkpoint, is_model
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting import qualitative, quality_against_evaluations, write_figure
+from stochseg.plotting import qualitative, quality_against_evaluations, risk_against_coverage, write_figure
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.run import Curve, read_evaluations
 from stochseg.training import TrainConfig, open_split, read_config
@@ -204,6 +204,8 @@ def write_evaluation(
     def write(folder: Path) -> None:
         write_results(result, folder)
         write_figure(qualitative(result.kept, run.data.info), folder / "samples.png")
+        if (kept := result.risk_coverage) is not None:
+            write_figure(risk_against_coverage(kept), folder / "risk.png")
         if measured is not None:
             figure = quality_against_evaluations({measured.sampler: measured.points}, n=options.n)
             write_figure(figure, folder / "curve.png")

@@ -125,12 +125,12 @@ class Calibration(Config):
 
     def check_classes(self, num_classes: int, where: str) -> None:
         """Raise a UserError unless it fits a model of so many classes."""
-        labels = [each.label or 0 for each in (*self.intervals, *self.margins)]
+        highest = max([each.label or 0 for each in (*self.intervals, *self.margins)], default=0)
         slopes = num_classes if self.scaling is None else len(self.scaling.slope)
-        if max(labels, default=0) >= num_classes or slopes != num_classes:
+        if highest >= num_classes or slopes != num_classes:
             raise UserError(
-                f"{where}: expected a calibration of {num_classes} classes, got one of {max(*labels, slopes - 1) + 1}; "
-                "it belongs to another model: delete it or calibrate again"
+                f"{where}: expected a calibration of {num_classes} classes, got one of {max(highest + 1, slopes)}; it "
+                "belongs to another model: delete it or calibrate again"
             )
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 
 from stochseg.analysis.measurement import Measurement
 from stochseg.errors import hyphenated
-from stochseg.metrics import CalibrationBins
+from stochseg.metrics import CalibrationBins, RiskCoverage
 from stochseg.plotting.pictures import FloatArray
 
 BLUE, ORANGE, GREEN, RED = "#1f4e79", "#c2571a", "#4caf6e", "#b3261e"
@@ -251,6 +251,28 @@ def scatter(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> Figure:
     axis.plot([0, top], [0, top], color=GRAY, linewidth=1)
     axis.scatter(x, y, s=16, color=ORANGE, alpha=0.6, edgecolors="none", rasterized=len(x) > 500)
     style_axes(axis, x_label, y_label)
+    return figure
+
+
+def risk_against_coverage(curve: RiskCoverage) -> Figure:
+    """Plot the risk of the most confident cases against the fraction that is kept.
+
+    Args:
+        curve: of `stochseg.metrics.risk_coverage`.
+
+    Returns:
+        The figure, with the best order of the same cases and the risk of a random one.
+    """
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+    axis = figure.subplots()
+    axis.axhline(curve.random_area, color=GRAY, linewidth=1.2, linestyle=":", label="random order")
+    axis.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.8, label="sorted by confidence")
+    axis.plot(curve.coverage, curve.best, color=GREEN, linewidth=1.2, linestyle="--", label="best order")
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.set_xlim(0, 1)
+    axis.set_ylim(bottom=0)
+    style_axes(axis, "images kept, the most confident first", "mean risk of those kept")
+    axis.legend(frameon=False, fontsize=8.5)
     return figure
 
 
