@@ -150,7 +150,8 @@ def fit_scale(cases: Sequence[CaseScores], choice: str) -> Scaling | None:
     """
     if choice not in ("auto", "none", *KINDS):
         raise unknown_name("scaling", choice, ("auto", "none", *KINDS))
-    usable = [case for case in cases if bool((case.votes * (case.probabilities > 0)).sum() > 0)]
+    likely = [(case.votes * (case.probabilities > 0))[case.probabilities[:, 0] <= 1 - LIKELY] for case in cases]
+    usable = [case for case, votes in zip(cases, likely, strict=True) if bool(votes.sum() > 0)]
     if choice == "none" or not usable:
         return None
     kinds = KINDS if choice == "auto" else tuple(kind for kind in KINDS if kind == choice)
@@ -166,8 +167,10 @@ def fit_scale(cases: Sequence[CaseScores], choice: str) -> Scaling | None:
 
 
 def _fit(cases: Sequence[CaseScores], kind: Kind) -> tuple[list[float], list[float]]:
+    """Fit on the pixels that the calibration error counts."""
     p, votes = (torch.cat(parts) for parts in zip(*((c.probabilities, c.votes) for c in cases), strict=True))
-    return fit_scaling(p, votes, kind)
+    likely = p[:, 0] <= 1 - LIKELY
+    return fit_scaling(p[likely], votes[likely], kind)
 
 
 def _scaled_elsewhere(cases: Sequence[CaseScores], kind: Kind) -> list[Tensor]:

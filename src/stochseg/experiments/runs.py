@@ -127,7 +127,8 @@ def write_calibrated(run: Run, model: StochasticSegmenter, calibration: Calibrat
     if out is not None:
         model.calibration = calibration
         return save(model, out)
-    with locked(run.path) if run.config is not None else nullcontext():
+    folder = run.weights.parent
+    with locked(folder) if (folder / CONFIG_FILE).is_file() else nullcontext():
         now = load(run.weights).state_dict()
         before = model.state_dict()
         if now.keys() != before.keys() or any(not now[key].equal(before[key].cpu()) for key in now):
