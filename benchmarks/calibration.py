@@ -101,24 +101,24 @@ def main() -> None:
         row = {"model": arguments.model, "half": half, "images": len(chosen), "samples": arguments.samples}
         row |= {"fit_patients": len(fitted), "test_patients": len(names) - len(fitted)}
         for key in keys:
-            name = key[0].replace(" ", "_")
+            name = "" if key[0] == "area" else f"{key[0].replace(' ', '_')}_"
             offset = conformal_offset(by_patient(groups, scores[key], fit))
             before, after = [s <= 0 for s in scores[key]], [s <= offset for s in scores[key]]
             ends = [(measured[key][i][0].interval(), conformal_interval(measured[key][i][0], offset)) for i in test]
             row |= {
-                f"{name}_offset": offset,
-                f"{name}_covered_before": of(before, test),
-                f"{name}_covered": of(after, test),
-                f"{name}_covered_pooled_before": float(np.concatenate([before[i] for i in test]).mean()),
-                f"{name}_covered_pooled": float(np.concatenate([after[i] for i in test]).mean()),
-                f"{name}_width_before": float(np.mean([high - low for (low, high), _ in ends])),
-                f"{name}_width": float(np.mean([high - low for _, (low, high) in ends])),
+                f"{name}offset": offset,
+                f"{name}covered_before": of(before, test),
+                f"{name}covered_after": of(after, test),
+                f"{name}covered_pooled_before": float(np.concatenate([before[i] for i in test]).mean()),
+                f"{name}covered_pooled_after": float(np.concatenate([after[i] for i in test]).mean()),
+                f"{name}width_before": float(np.mean([high - low for (low, high), _ in ends])),
+                f"{name}width_after": float(np.mean([high - low for _, (low, high) in ends])),
             }
         depth = conformal_offset(by_patient(groups, depths, fit))
         row |= {"margin_depth": depth, "margin_covered": of([s <= depth for s in depths], test)}
         row["margin_pixels"] = float(np.mean([(margin_map(mean[i], depth) == 1).sum() for i in test]))
         scaling = fit_scale([cases[i] for i in fit], "vector")
-        row |= {"ece_foreground_before": error(test, None), "ece_foreground": error(test, scaling)}
+        row |= {"ece_foreground_before": error(test, None), "ece_foreground_after": error(test, scaling)}
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
         print(rows[-1], flush=True)
     numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
