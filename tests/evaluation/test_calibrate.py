@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 
@@ -184,12 +185,11 @@ def test_predictions_state_both_intervals_and_draw_the_margin(calibrated, calibr
     assert found["samples"] == pytest.approx(area.interval(0.8), rel=1e-5)
     assert found["calibrated"] == pytest.approx(calibrated_interval(area, 0.8), rel=1e-5)
     margin = calibration.margin(1)
-    if margin.offset is not None:
-        import tifffile
-
-        pages = tifffile.imread(outcome.folder / "margin.tif").reshape(-1, 16, 16)
-        np.testing.assert_array_equal(pages[0], margin_map(samples.mean[0, 1], margin.offset))
-        assert (outcome.folder / "margin.png").is_file()
+    pages = tifffile.imread(outcome.folder / "margin.tif").reshape(-1, 16, 16)
+    np.testing.assert_array_equal(pages[0], margin_map(samples.mean[0, 1], margin.offset))
+    assert (outcome.folder / "margin.png").is_file()
+    scaled = tifffile.imread(outcome.folder / "calibrated-mean.tif")
+    np.testing.assert_allclose(scaled, calibration.scaled(samples.mean)[0], atol=1e-6)
     report_predictions(tmp_path / "out", tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "calibrated on 12 patients" in text

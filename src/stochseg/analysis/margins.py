@@ -100,7 +100,8 @@ def margin_scores(
             f"of shape {known.shape}"
         )
     depths = np.where(maps, outer, inner)
-    return np.where(known, depths, 0.0).reshape(len(maps), -1).max(1)
+    scores: Values = np.where(known, depths, 0.0).reshape(len(maps), -1).max(1)
+    return scores
 
 
 def margin_map(

@@ -111,7 +111,7 @@ class Calibration(Config):
     @property
     def main_confidence(self) -> float:
         """The confidence that is shown where there is room for one: 0.9, or the highest that was calibrated."""
-        every = {each.confidence for each in (*self.intervals, *self.margins)}
+        every = {each.confidence for each in self.intervals} | {each.confidence for each in self.margins}
         return 0.9 if 0.9 in every or not every else max(every)
 
     def scaled(self, mean: Tensor) -> Tensor:
@@ -125,7 +125,8 @@ class Calibration(Config):
 
     def check_classes(self, num_classes: int, where: str) -> None:
         """Raise a UserError unless it fits a model of so many classes."""
-        highest = max([each.label or 0 for each in (*self.intervals, *self.margins)], default=0)
+        labels = [each.label or 0 for each in self.intervals] + [each.label for each in self.margins]
+        highest = max(labels, default=0)
         slopes = num_classes if self.scaling is None else len(self.scaling.slope)
         if highest >= num_classes or slopes != num_classes:
             raise UserError(
