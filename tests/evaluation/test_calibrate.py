@@ -11,11 +11,12 @@ from PIL import Image
 
 import stochseg
 from stochseg.analysis import calibrated_interval, conformal_offset, conformity, margin_map, margin_scores, measure
+from stochseg.analysis.measurement import Measurement
 from stochseg.data import Phantoms
 from stochseg.errors import UserError
 from stochseg.evaluation import calibrate
 from stochseg.evaluation.calibrating import MAX_PIXELS, choose_measures, likely_pixels
-from stochseg.evaluation.fitting import folds
+from stochseg.evaluation.fitting import CaseScores, fit_intervals, fit_scale, folds
 from stochseg.inference import PredictOptions, predict
 from stochseg.metrics import ece, foreground_bins, vote_bins
 from stochseg.models import SamplingOptions, load, save, store_calibration
@@ -253,3 +254,16 @@ def test_the_command_stores_it(model, tmp_path):
         next(other.parameters()).add_(1)
     with pytest.raises(UserError, match="replaced while"):
         write_calibrated(run_, other, found, None)
+
+
+def test_raters_without_a_value_are_left_out_and_samples_without_one_are_missed():
+    nothing, values = Measurement("ratio", np.full(2, np.nan), np.full(2, 0.5)), np.array([0.5])
+    known = Measurement("ratio", np.array([0.4, 0.6]), np.full(2, 0.5))
+    pairs = [(known, values)] * 30 + [(known, np.empty(0))] * 5 + [(nothing, values)]
+    empty = torch.zeros(0, 2)
+    cases = [CaseScores(i, str(i), {("ratio", None): pair}, {}, empty, empty, 1) for i, pair in enumerate(pairs)]
+    (found,) = fit_intervals(cases, [("ratio", None)], [0.9])
+    assert found.covered_before == pytest.approx(30 / 31)
+    assert found.offset is not None
+    assert fit_intervals(cases[30:35], [("ratio", None)], [0.9]) == ()
+    assert fit_scale(cases, "auto") is None

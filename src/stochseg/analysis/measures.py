@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stochseg.analysis import regions
-from stochseg.analysis.image_samples import ImageSamples, select_image
+from stochseg.analysis.image_samples import ImageSamples, class_names, select_image
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.regions import Mask
 from stochseg.errors import UserError, unknown_name
@@ -122,19 +122,30 @@ def measure(
         return Measurement(title, values, image.weights.numpy())
     what = what or measure_names(image.axes)[0]
     _check_measure(what, image.axes)
+    offsets = {} if calibration is None else _offsets(calibration, what, label, image)
     mm = _check_spacing(spacing, AXES[-image.axes :])
     values = _apply(MEASURES[what].function, image, label, mm or (1.0,) * image.axes)
     title = name or f"{what} of {image.label_name(label)}"
-    offsets = {} if calibration is None else _offsets(calibration, what, label, image)
     return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"), offsets)
 
 
 def measure_keys(info: DatasetInfo) -> list[tuple[str, int | None]]:
-    """All named measures of all classes as (measure, class); of more than two classes also of all foreground (None)."""
+    """All named measures of all classes as (measure, class); of more than two classes also of all foreground (None).
+
+    Measures of several classes, which data of images may name, have no class of their own (None).
+    """
     whole: list[int | None] = [None] if info.num_classes > 2 else []
-    return [
-        (what, label) for label in [*range(1, info.num_classes), *whole] for what in measure_names(info.spatial_dims)
-    ]
+    several: tuple[str, ...] = getattr(info, "measures", ()) if info.spatial_dims == 2 else ()
+    names = measure_names(info.spatial_dims)
+    keys = [(what, label) for label in [*range(1, info.num_classes), *whole] for what in names]
+    return keys + [(what, None) for what in several]
+
+
+def measure_title(what: str, label: int | None, info: DatasetInfo) -> str:
+    """Name of a measure of a class: "area of nodule"."""
+    if what not in MEASURES:
+        return what
+    return f"{what} of {'foreground' if label is None else class_names(info)[label]}"
 
 
 def _offsets(calibration: Calibration, what: str, label: int | str | None, image: ImageSamples) -> dict[float, float]:

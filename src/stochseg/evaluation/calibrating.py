@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stochseg.analysis.margins import margin_scores
 from stochseg.analysis.measurement import Measurement, check_confidence
-from stochseg.analysis.measures import MEASURES, measure, measure_keys
+from stochseg.analysis.measures import measure, measure_keys, measure_title
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError, unknown_name
 from stochseg.evaluation.compatibility import (
@@ -124,7 +124,7 @@ def choose_measures(names: Sequence[str], info: DatasetInfo) -> list[Key]:
     every = measure_keys(info)
     chosen: list[Key] = []
     for name in names:
-        what, _, of = (name, "", "") if name in MEASURES else name.partition(" of ")
+        what, _, of = (name, "", "") if name in dict(every) else name.partition(" of ")
         classes = {**{each: label for label, each in enumerate(info.names)}, "foreground": None, "": -1}
         known = dict.fromkeys(each for each, _ in every)
         if what not in known:
@@ -159,7 +159,8 @@ class Scorer:
 def score_case(index: int, example: Example, samples: Samples, info: DatasetInfo, keys: Sequence[Key]) -> CaseScores:
     """Score the samples of one case.
 
-    Void pixels count as background in measurements, of raters and samples; elsewhere they do not count.
+    Void pixels count as background in measurements, of raters and samples; elsewhere they do not count. Raters whose
+    map has no value, such as a ratio of what they do not mark, are left out of that measurement.
     """
     batch = Batch.collate([example], info.ignore)
     raters, mask = batch.raters[0], None if batch.mask is None else batch.mask[0]
@@ -170,7 +171,8 @@ def score_case(index: int, example: Example, samples: Samples, info: DatasetInfo
     space, measured = example.spacing, dict[Key, tuple[Measurement, np.ndarray]]()
     for what, label in keys:
         ours, theirs = (measure(maps, what, label=label, spacing=space, info=info) for maps in (labels, raters))
-        measured[what, label] = Measurement(ours.name, ours.values, weights / weights.sum(), ours.unit), theirs.values
+        known = theirs.values[~np.isnan(theirs.values)]
+        measured[what, label] = Measurement(ours.name, ours.values, weights / weights.sum(), ours.unit), known
     mean = samples.mean[0]
     margins = {
         label: margin_scores(
@@ -214,10 +216,9 @@ def summarize(calibration: Calibration, info: DatasetInfo) -> list[Mapping[str, 
     """Rows of a table about intervals and margins: what was fitted, and how it holds on patients left out."""
     rows: list[Mapping[str, object]] = []
     for each in calibration.intervals:
-        name = "foreground" if each.label is None else info.names[each.label]
         rows.append(
             {
-                "what": f"{each.measure} of {name}",
+                "what": measure_title(each.measure, each.label, info),
                 "confidence": each.confidence,
                 "offset": each.offset,
                 "covered_before": each.covered_before,

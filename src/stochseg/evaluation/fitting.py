@@ -87,9 +87,12 @@ def fit_intervals(
     cases: Sequence[CaseScores], keys: Sequence[Key], confidences: Sequence[float]
 ) -> tuple[IntervalOffset, ...]:
     """Fit the offset of every measurement at every confidence."""
-    groups, found = [case.group for case in cases], []
+    found = []
     for key in keys:
-        pairs = [case.measured[key] for case in cases]
+        usable = [case for case in cases if len(case.measured[key][1])]
+        if not usable:  # no rater has a value
+            continue
+        groups, pairs = [case.group for case in usable], [case.measured[key] for case in usable]
         for confidence in confidences:
             scores = [conformity(samples, values, confidence) for samples, values in pairs]
             offset, covered = offset_and_coverage(groups, scores, confidence)
@@ -112,6 +115,7 @@ def _width_ratio(measured: Sequence[Measurement], offset: float, confidence: flo
     """Total width of the intervals after and before; None if either is infinite or zero."""
     if math.isinf(offset):
         return None
+    measured = [each for each in measured if not math.isnan(each.mean)]
     before = sum(high - low for low, high in (each.interval(confidence) for each in measured))
     after = sum(high - low for low, high in (conformal_interval(each, offset, confidence) for each in measured))
     return after / before if before > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from stochseg.analysis import calibrated_interval, margin_map, measure
-from stochseg.analysis.image_samples import ImageSamples, class_names
+from stochseg.analysis.image_samples import ImageSamples
 from stochseg.inference.result import StackResult
 from stochseg.models import Calibration, StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -44,7 +45,7 @@ def fits_axes(prediction: Prediction) -> bool:
 
 
 def describe_intervals(prediction: Prediction) -> list[dict[str, Any]]:
-    """Measure a prediction where its model is calibrated, as JSON values; calibrated: null if there is no finite one.
+    """Measure a prediction where its model is calibrated, as JSON values; null where there is no value or interval.
 
     The intervals are in millimeters if the geometry of the input is known, otherwise in pixels.
     """
@@ -52,7 +53,7 @@ def describe_intervals(prediction: Prediction) -> list[dict[str, Any]]:
     if calibration is None or not fits_axes(prediction):
         return []
     image = _image_samples(prediction)
-    spacing, names = None if lattice is None else lattice.spacing[-image.axes :], class_names(prediction.info)
+    spacing = None if lattice is None else lattice.spacing[-image.axes :]
     found = []
     for each in calibration.intervals:
         measured = measure(image, each.measure, label=each.label, spacing=spacing, calibration=calibration)
@@ -61,19 +62,24 @@ def describe_intervals(prediction: Prediction) -> list[dict[str, Any]]:
             {
                 "measure": each.measure,
                 "class": each.label,
-                "name": "foreground" if each.label is None else names[each.label],
+                "name": measured.name,
                 "unit": measured.unit,
                 "confidence": each.confidence,
                 "mean": _short(measured.mean),
-                "samples": [_short(end) for end in measured.interval(each.confidence)],
-                "calibrated": None if ends is None else [_short(end) for end in ends],
+                "samples": _ends(measured.interval(each.confidence)),
+                "calibrated": _ends(ends),
             }
         )
     return found
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+def _short(value: float) -> float | None:
+    return None if math.isnan(value) else float(f"{value:.6g}")
+
+
+def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
+    """The ends of an interval; None if there is none, as where no sample has a value."""
+    return None if interval is None or math.isnan(interval[0]) else [_short(end) for end in interval]
 
 
 def _image_samples(prediction: Prediction) -> ImageSamples:
