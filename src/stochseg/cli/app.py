@@ -18,6 +18,7 @@ import typer
 from stochseg._version import __version__
 from stochseg.cli import (
     bench,
+    calibrate,
     compare,
     convert,
     data,
@@ -87,6 +88,7 @@ app.command(epilog=train.EPILOG, context_settings={"ignore_unknown_options": Tru
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=gather.EPILOG)(gather.gather)
 app.command()(evaluate.evaluate)
+app.command(epilog=calibrate.EPILOG)(calibrate.calibrate)
 app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=growth.EPILOG)(growth.growth)
 app.command(epilog=studio.EPILOG)(studio.studio)

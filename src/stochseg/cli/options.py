@@ -74,7 +74,8 @@ Also = Annotated[
     typer.Option(
         metavar="NAME",
         help="Further outputs, repeatable: dicom-maps (probabilities as fractional DICOM SEG and entropy as parametric "
-        "map, for DICOM series), geojson (outlines for QuPath, of pictures).",
+        "map, for DICOM series), geojson (outlines for QuPath, of pictures), calibrated-mean (probabilities after the "
+        "scaling of `calibrate`).",
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]

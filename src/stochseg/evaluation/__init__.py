@@ -1,5 +1,6 @@
 """Evaluation: compare samples with raters over a data set."""
 
+from stochseg.evaluation.calibrating import calibrate
 from stochseg.evaluation.compatibility import check_compatible, match_normalization, without_void_label
 from stochseg.evaluation.evaluator import default_count, evaluate, evaluations_curve, rated_by
 from stochseg.evaluation.references import score_references
@@ -12,6 +13,7 @@ __all__ = [
     "Evaluation",
     "ModeTable",
     "StoredScores",
+    "calibrate",
     "check_compatible",
     "class_table",
     "default_count",

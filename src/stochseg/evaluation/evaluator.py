@@ -18,6 +18,7 @@ from stochseg.evaluation.compatibility import check_compatible, check_volume_mem
 from stochseg.evaluation.data_scores import FUSED_COUNTS, data_metrics
 from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.evaluation.results import Evaluation, ModeTable
+from stochseg.metrics import risk_coverage
 from stochseg.models import StochasticSegmenter
 from stochseg.models.raters import rater_number
 from stochseg.models.sampling import SamplingOptions
@@ -88,6 +89,8 @@ def evaluate(
     rows = [result.row for result in found]
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"}
     metrics |= data_metrics([result.sums for result in found], data.info)
+    if "risk" in metrics:
+        metrics["aurc"] = risk_coverage([row["risk"] for row in rows], [row["confidence"] for row in rows]).area
     modes = [result.modes for result in found if result.modes is not None]
     table = _mode_table(modes) if modes else None
     if table is not None:

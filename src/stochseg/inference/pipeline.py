@@ -254,6 +254,8 @@ def hash_files(source: Source) -> list[dict[str, str]]:
 def _write(job: Job, plan: Plan, folder: Path) -> None:
     assert job.result is not None
     options, model = plan.options, plan.model
-    prediction = Prediction(job.result, job.stack, model.info, model.name, options.overview, options.also)
+    prediction = Prediction(
+        job.result, job.stack, model.info, model.name, options.overview, options.also, plan.calibration
+    )
     write_result(folder, prediction, describe(job, plan, job.result))
     job.result = None  # frees its memory for the next inputs
