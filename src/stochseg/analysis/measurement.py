@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ class Measurement:
     """One number per sample.
 
     values: "n" float64, NaN where a sample has no value; weights: "n" float64, sum 1; unit: "mm", "px²", ..., or "" for
-    counts. Mean, deviation and quantiles are those of the samples that have a value.
+    counts; offsets: of calibrated intervals, by their confidence (see `stochseg.analysis.calibrated_interval`). Mean,
+    deviation and quantiles are those of the samples that have a value.
 
     >>> diameter = Measurement("diameter", np.array([0.0, 5.0, 7.0, 8.0]), np.full(4, 0.25), "mm")
     >>> diameter
@@ -37,6 +38,7 @@ class Measurement:
     values: Values
     weights: Values
     unit: str = ""
+    offsets: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:

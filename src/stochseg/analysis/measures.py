@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from stochseg.analysis import regions
-from stochseg.analysis.image_samples import ImageSamples, select_image
+from stochseg.analysis.image_samples import ImageSamples, class_names, select_image
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.regions import Mask
 from stochseg.errors import UserError, unknown_name
+from stochseg.models.calibration import Calibration
 from stochseg.types import DatasetInfo, Samples, Spacing
 
 Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
@@ -66,6 +67,7 @@ def measure(
     index: int | None = None,
     info: DatasetInfo | None = None,
     name: str | None = None,
+    calibration: Calibration | None = None,
 ) -> Measurement:
     """Measure every sample of one image or volume.
 
@@ -91,12 +93,14 @@ def measure(
         index: the image, required if the samples are of several images.
         info: names of the classes; default: `samples.info`.
         name: name of the measurement; default: the measure and the class.
+        calibration: of the model that drew the samples (`model.calibration`), for `calibrated_interval`.
 
     Returns:
         One value per sample, with mean, quantiles, intervals and probabilities.
 
     Raises:
-        UserError: for unknown measures and classes, and for options that do not fit the samples.
+        UserError: for unknown measures and classes, for options that do not fit the samples, and for a calibration of
+            another number of samples.
 
     >>> import torch
     >>> import stochseg
@@ -130,15 +134,49 @@ def measure(
     what = what or measure_names(image.axes)[0]
     ratio = RATIO.fullmatch(what)
     _check_measure(what, image.axes)
+    offsets = {} if calibration is None else _offsets(calibration, what, label, image)
     mm = _check_spacing(spacing, AXES[-image.axes :])
     if ratio is not None:
         if label is not None:
             raise UserError(f"measure {what!r}: the classes are in its name, got also label {label!r}; omit it")
         values = _apply_ratio(ratio, image, mm or (1.0, 1.0))
-        return Measurement(name or what, values, image.weights.numpy())
+        return Measurement(name or what, values, image.weights.numpy(), offsets=offsets)
     values = _apply(MEASURES[what].function, image, label, mm or (1.0,) * image.axes)
     title = name or f"{what} of {image.label_name(label)}"
-    return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"))
+    return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"), offsets)
+
+
+def measure_keys(info: DatasetInfo) -> list[tuple[str, int | None]]:
+    """All named measures of all classes as (measure, class); of more than two classes also of all foreground (None).
+
+    Measures of several classes, which data of images may name, have no class of their own (None).
+    """
+    whole: list[int | None] = [None] if info.num_classes > 2 else []
+    several: tuple[str, ...] = info.measures if info.spatial_dims == 2 else ()
+    names = measure_names(info.spatial_dims)
+    keys = [(what, label) for label in [*range(1, info.num_classes), *whole] for what in names]
+    return keys + [(what, None) for what in several]
+
+
+def measure_title(what: str, label: int | None, info: DatasetInfo) -> str:
+    """Name of a measure of a class: "area of nodule"."""
+    if what not in MEASURES:
+        return what
+    return f"{what} of {'foreground' if label is None else class_names(info)[label]}"
+
+
+def _offsets(calibration: Calibration, what: str, label: int | str | None, image: ImageSamples) -> dict[float, float]:
+    """Offsets of a measurement by confidence, those that are finite."""
+    n = len(image.labels)
+    if n != calibration.sampling.n:
+        raise UserError(
+            f"calibration: fitted for intervals of {calibration.sampling.n} samples, got {n}; draw as many, or "
+            "calibrate again"
+        )
+    number = image.label_number(label)
+    number = 1 if number is None and image.info.num_classes == 2 else number
+    own = (each for each in calibration.intervals if (each.measure, each.label) == (what, number))
+    return {each.confidence: each.offset for each in own if each.offset is not None}
 
 
 def _check_measure(what: str, axes: int) -> None:

@@ -66,8 +66,7 @@ class Question:
                 f'one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
         unit, threshold = (form["unit"] or "").replace("2", "²").replace("3", "³"), float(form["number"])
-        own = "" if RATIO.fullmatch(form["what"]) else MEASURES[form["what"]].unit
-        units = [own.format(length) for length in ("mm", "px")]
+        units = _units(form["what"])
         if unit == "ml" and form["what"] == VOLUME:
             unit, threshold = "mm³", threshold * MM3_PER_ML
         if unit and unit not in units:
@@ -85,10 +84,11 @@ class Question:
             return "it is a volume; ratios are of images" if volume else ""
         if not volume and MEASURES[self.what].axes == (3,):
             return "it is not a volume; ask for an area or a diameter"
+        mm, px = _units(self.what)
         if "px" in self.unit and in_mm:
-            return "it is measured in mm; ask in mm"
+            return f"it is measured in {mm}; ask in {mm}"
         if "mm" in self.unit and not in_mm:
-            return "its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in px"
+            return f"its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in {px}"
         return ""
 
     def __str__(self) -> str:
@@ -108,3 +108,9 @@ class Question:
             )
         probability = measured.probability(self.comparison, self.threshold)
         return Answer(probability, jeffreys_interval(probability, measured.effective_count))
+
+
+def _units(what: str) -> tuple[str, str]:
+    """The unit of a measure where the size of pixels is known, and where it is not."""
+    unit = "" if RATIO.fullmatch(what) else MEASURES[what].unit
+    return unit.format("mm"), unit.format("px")

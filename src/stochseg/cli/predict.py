@@ -126,10 +126,12 @@ def predict(
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.inference import Part, PredictOptions, predict_lesions
+    from stochseg.inference import PredictOptions, predict_lesions
     from stochseg.inference import predict as predict_whole
     from stochseg.models import load
+    from stochseg.models.hub import local_copy
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.parts import Part
     from stochseg.workers import open_pool
 
     steps = {"evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise}
@@ -139,6 +141,7 @@ def predict(
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
     options = PredictOptions.parse({**sampling.model_dump(), **chosen, "also": also or ()}, where="predict")
     own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
+    model = local_copy(model)
     network = load(model, device=opt.own_device(device, workers, scheduler))
     with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:

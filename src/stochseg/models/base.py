@@ -14,6 +14,7 @@ from stochseg.core import NOISES
 from stochseg.data.fitting import Fit
 from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.models import inputs
+from stochseg.models.calibration import Calibration
 from stochseg.models.config import SegmenterConfig
 from stochseg.models.raters import rater_number
 from stochseg.models.sampling import (
@@ -64,6 +65,8 @@ class StochasticSegmenter(nn.Module):
     """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
+    calibration: Calibration | None = None
+    """Fitted on held-out cases by `stochseg calibrate`; saved and loaded with the model."""
     config: SegmenterConfig
 
     def __init__(self, info: DatasetInfo, config: SegmenterConfig):

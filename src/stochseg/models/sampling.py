@@ -55,7 +55,7 @@ class SamplingOptions(Config):
         le=10,
         description="0: any rater, 1: the one chosen, between: interpolated, above: exaggerated",
     )
-    renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
+    renamed_keys: ClassVar[dict[str, str]] = {"samples": "n", "steps": "evaluations"}
 
     @field_validator("rater", mode="before")
     @classmethod

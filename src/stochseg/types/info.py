@@ -117,7 +117,7 @@ class DatasetInfo(Config):
         (), description='ratios of two classes to report, such as "vertical cup/disc ratio", for images'
     )
     rater_names: tuple[str, ...] = Field((), description="the persons who drew the label maps, if they are known")
-    renamed_keys: ClassVar = {"normalisation": "normalization"}
+    renamed_keys: ClassVar[dict[str, str]] = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:
