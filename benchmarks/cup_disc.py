@@ -2,7 +2,7 @@
 
 python benchmarks/cup_disc.py papila --data data/papila.h5
 
-The model is calibrated (`stochseg calibrate RUN --split tune`); the patients of val are used for nothing but this table.
+The model is calibrated by `stochseg calibrate RUN --split tune`; the patients of val are for this table alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+
 from harness import argument_parser, write_csv
 from stochseg.analysis import conformal_interval, measure
 from stochseg.data import open_path, spread
