@@ -79,7 +79,7 @@ def fetch(name: str) -> Path:
             library_name="stochseg",
             library_version=__version__,
         )
-    except (*_network_errors(errors), errors.EntryNotFoundError, ValueError) as error:
+    except _refusals(errors) as error:
         raise UserError(f"{name}: {_explain(error, errors)}") from error
     missing = [file for file in FILES if not (Path(folder) / file).is_file()]
     if missing:
@@ -133,7 +133,7 @@ def push(
             done = api.upload_folder(
                 repo_id=repository, folder_path=folder, commit_message=f"{loaded.name}, stochseg {__version__}"
             )
-        except (*_network_errors(errors), ValueError) as error:
+        except _refusals(errors) as error:
             raise UserError(f"push to {repository}: {_explain(error, errors)}") from error
     return str(done.commit_url)
 
@@ -178,8 +178,9 @@ def _spelled(name: str | os.PathLike[str]) -> str:
     return name if isinstance(name, str) else Path(name).as_posix()  # Windows turns the slash of a path
 
 
-def _network_errors(errors: ModuleType) -> tuple[type[Exception], ...]:
-    return (errors.HfHubHTTPError, errors.HTTPError, OSError)
+def _refusals(errors: ModuleType) -> tuple[type[Exception], ...]:
+    """What the hub's client raises: refusals of the server, a network that is away, names it does not accept."""
+    return (errors.HfHubHTTPError, errors.HTTPError, errors.EntryNotFoundError, OSError, ValueError)
 
 
 def _explain(error: Exception, errors: ModuleType) -> str:
