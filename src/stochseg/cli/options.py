@@ -21,11 +21,13 @@ _sampling = partial(typer.Option, rich_help_panel=SAMPLING)
 _name = partial(_sampling, metavar="NAME")
 
 ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
+    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, bundled model (lidc), or hf:OWNER/NAME.")
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
+    typer.Argument(
+        metavar="RUN", help="Run folder; with --data also a saved model, a bundled one (lidc) or hf:OWNER/NAME."
+    ),
 ]
 _count = partial(_sampling, "--samples", "-n", min=1, max=MAX_SAMPLES, metavar="N", help="Samples per image.")
 SampleCount = Annotated[int, _count()]
@@ -54,6 +56,16 @@ Noise = Annotated[
 Seed = Annotated[
     int, _sampling(min=0, max=MAX_SEED, metavar="N", help="Random seed; the same seed gives the same samples.")
 ]
+Rater = Annotated[
+    str | None,
+    _name(help="Draw as this rater would, by name or number, with models that know their raters. Default: any."),
+]
+Guidance = Annotated[
+    float | None,
+    _sampling(
+        min=0, max=10, metavar="W", help="With --rater: 0 is any rater, 1 (default) this one; above 1 exaggerates."
+    ),
+]
 Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
@@ -62,7 +74,8 @@ Also = Annotated[
     typer.Option(
         metavar="NAME",
         help="Further outputs, repeatable: dicom-maps (probabilities as fractional DICOM SEG and entropy as parametric "
-        "map, for DICOM series), geojson (outlines for QuPath, of pictures).",
+        "map, for DICOM series), geojson (outlines for QuPath, of pictures), calibrated-mean (probabilities after the "
+        "scaling of `calibrate`).",
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]

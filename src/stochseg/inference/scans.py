@@ -250,7 +250,8 @@ class _Task:
             for number, each in enumerate(segmented, start=1):
                 inside = f"{LESIONS}/{each.lesion.id}"
                 (scratch / inside).mkdir(parents=True)
-                prediction = Prediction(each.result, each.job.stack, model.info, model.name, options.overview)
+                shown = each.result, each.job.stack, model.info, model.name, options.overview
+                prediction = Prediction(*shown, calibration=self.plan.calibration)
                 about = _describe_lesion(each, number, scan.stack)
                 facts = {**describe(each.job, self.plan, each.result), "lesion": about}
                 names, sizes = write_files(scratch / inside, prediction, facts)
