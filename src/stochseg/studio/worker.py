@@ -37,8 +37,13 @@ from stochseg.studio.tasks import Message, Task
 
 MIN_PAUSE = 0.15
 """Seconds between two reports of progress."""
-TITLES = {"lidc": "Lung nodules in CT slices", "lidc-3d": "Lung nodules in CT volumes"}
-LICENSES = dict.fromkeys(TITLES, "Weights: MIT; trained on LIDC-IDRI (CC BY 3.0). For research, not for diagnosis.")
+TITLES = {
+    "lidc": "Lung nodules in CT slices",
+    "lidc-3d": "Lung nodules in CT volumes",
+    "papila": "Optic disc and cup in fundus crops",
+}
+SOURCES = {"lidc": "LIDC-IDRI (CC BY 3.0)", "lidc-3d": "LIDC-IDRI (CC BY 3.0)", "papila": "PAPILA (CC BY 4.0)"}
+LICENSES = {name: f"Weights: MIT; trained on {of}. For research, not for diagnosis." for name, of in SOURCES.items()}
 log = logging.getLogger(__name__)
 
 
