@@ -29,10 +29,14 @@ app = create_app(Settings(workspace=Path(sys.argv[2]), models={"lidc": "lidc"}))
 
 
 def get(url):
-    sent, head = [], {"type": "http", "method": "GET", "path": url, "headers": [], "query_string": b"", "root_path": ""}
+    asked, sent = [], []
+    head = {"type": "http", "method": "GET", "path": url, "headers": [], "query_string": b"", "root_path": ""}
 
     async def receive():
-        return {"type": "http.request"}
+        if not asked:
+            asked.append(True)
+            return {"type": "http.request"}
+        await asyncio.Event().wait()  # the client stays
 
     async def send(message):
         sent.append(message)
