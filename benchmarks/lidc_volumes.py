@@ -118,7 +118,7 @@ def main() -> None:
         for done, i in enumerate(chosen, start=1):
             for options, scores in zip(each, found, strict=True):
                 scores.append(scores_of(sampling, data[i], options, arguments.slices))
-            if done % 50 == 0:
+            if done % 20 == 0:
                 print(f"{done} of {len(chosen)}: {means(found[0])}", flush=True)
         for options, scores in zip(each, found, strict=True):
             used = options.or_default(model.default_sampling())
