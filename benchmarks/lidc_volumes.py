@@ -11,8 +11,9 @@ standard deviation of the sampled volumes over their mean, and the probability o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,15 +61,28 @@ def sample_counts(
 
 
 def remember_encoding(model: StochasticSegmenter) -> None:
-    """Let a model encode an image once for all seeds."""
-    encode, last = model.denoiser.encode, []
+    """Let a model encode an image once for all seeds; with `first_maps`, also evaluate pure noise once."""
 
-    def once(image: Tensor) -> Condition:
-        if not last or not torch.equal(last[0], image):
-            last[:] = image, encode(image)
-        return last[1]
+    def remembered(compute: Callable[..., Any]) -> Callable[..., Any]:
+        last: list[Any] = []
 
-    model.denoiser.encode = once
+        def once(image: Tensor, *rest: Any) -> Any:
+            if not last or not torch.equal(last[0], image):
+                last[:] = image, compute(image, *rest)
+            return last[1]
+
+        return once
+
+    model.denoiser.encode = remembered(model.denoiser.encode)
+    if getattr(model.config, "first_maps", None):
+        propose_first, last = model._propose_first, []
+
+        def propose_once(condition: Condition, *rest: Any) -> tuple[Tensor, Tensor]:
+            if not last or last[0] is not condition:
+                last[:] = condition, propose_first(condition, *rest)
+            return last[1]
+
+        model._propose_first = propose_once
 
 
 def scores_of(
@@ -119,7 +133,7 @@ def main() -> None:
             for options, scores in zip(each, found, strict=True):
                 scores.append(scores_of(sampling, data[i], options, arguments.slices))
             if done % 20 == 0:
-                print(f"{done} of {len(chosen)}: {means(found[0])}", flush=True)
+                print(f"{done} of {len(chosen)}: {[means(scores) for scores in found]}", flush=True)
         for options, scores in zip(each, found, strict=True):
             used = options.or_default(model.default_sampling())
             row: dict[str, object] = {
