@@ -12,6 +12,7 @@ standard deviation of the sampled volumes over their mean, and the probability o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,9 @@ def sample_counts(
     window = model.window(*images.shape[2:])
     inner = cut_window(images, window)
     drawing = model.drawing(inner, keys, options)
-    facts = {"chunk": model.config.chunk, "device": images.device}
+    draw = partial(draw_samples, drawing, keys, inner.shape[2:], chunk=model.config.chunk, device=images.device)
     for n in counts:
-        chosen = options.model_copy(update={"n": n})
-        drawn = draw_samples(drawing, keys, inner.shape[2:], chosen, model.info, **facts)[n]
+        drawn = draw(options.model_copy(update={"n": n}), model.info)[n]
         labels = embed(check_finite(drawn), window, images.shape[2:]).labels
         yield labels[0] if whole else labels.transpose(0, 1)
 
@@ -73,16 +73,19 @@ def remember_encoding(model: StochasticSegmenter) -> None:
 
         return once
 
-    model.denoiser.encode = remembered(model.denoiser.encode)
-    if getattr(model.config, "first_maps", None):
-        propose_first, last = model._propose_first, []
+    diffusion: Any = model
+    diffusion.denoiser.encode = remembered(diffusion.denoiser.encode)
+    if getattr(diffusion.config, "first_maps", None):
+        propose_first: Callable[..., tuple[Tensor, Tensor]] = diffusion._propose_first
+        last: list[Any] = []
 
         def propose_once(condition: Condition, *rest: Any) -> tuple[Tensor, Tensor]:
             if not last or last[0] is not condition:
                 last[:] = condition, propose_first(condition, *rest)
-            return last[1]
+            weights, maps = last[1]
+            return weights, maps
 
-        model._propose_first = propose_once
+        diffusion._propose_first = propose_once
 
 
 def scores_of(
