@@ -242,7 +242,7 @@ def _read_raters(folder: Path, stack: Stack) -> tuple[Array, list[str]] | None:
     files = sorted((folder / "raters").iterdir()) if (folder / "raters").is_dir() else []
     if not files:
         return None
-    names = json.loads((folder / "rater_names.json").read_text())
+    names = json.loads((folder / "rater_names.json").read_text(encoding="utf-8"))
     maps = []
     for file, name in zip(files, names, strict=True):
         try:
