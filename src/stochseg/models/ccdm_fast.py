@@ -163,6 +163,7 @@ class CCDMFast(CategoricalDiffusion):
         """This model over the same weights, which draws as one rater would; the arguments are those of `sample`."""
         model, vector = shared_copy(self), self.hands[rater_number(rater, self.rater_names, self.name)].detach()
         tower = model.denoiser.inner if isinstance(model.denoiser, Tiled) else model.denoiser
+        assert isinstance(tower, TwoTower)
         tower.rater, tower.guidance = vector, 1.0 if guidance is None else guidance
         return model
 
