@@ -44,6 +44,7 @@ from stochseg.training.config import override, read_config
 from stochseg.types import DatasetInfo
 from tests.support.images import dicom_bytes, nifti_bytes
 from tests.support.volume_files import write_itk, write_nifti
+from tests.torture.foreign import foreign_files
 from tests.torture.mutations import WORDS, Target, mutate_text
 from tests.torture.saved import GRAY, TINY, in_place, saved_files
 
@@ -61,6 +62,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
         **_documents(scratch),
         **_stores(scratch),
         **saved_files(scratch),
+        **foreign_files(scratch / "foreign"),
         "command": _commands(scratch),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import typer
 from stochseg._version import __version__
 from stochseg.cli import (
     bench,
+    calibrate,
     compare,
     convert,
     data,
@@ -37,6 +39,9 @@ from stochseg.errors import CutLabelsWarning, UserError
 from stochseg.memory import keep_freed_memory
 from stochseg.threads import limit_threads
 
+DISTRIBUTED = ("train", "paper")
+"""Commands that share their work under torchrun."""
+
 app = typer.Typer(
     name="stochseg",
     help="Sample the plausible label maps of an image. Start with: stochseg demo",
@@ -55,6 +60,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -65,6 +71,12 @@ def _options(
         bool, typer.Option("--verbose", "-v", help="Also show what is done, and where in the code an error was raised.")
     ] = False,
 ) -> None:
+    copies = os.environ.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in os.environ else "1"  # set by torchrun
+    if copies != "1" and context.invoked_subcommand not in DISTRIBUTED:
+        raise UserError(
+            f"torchrun started `stochseg {context.invoked_subcommand}` {copies} times, to do the same; only "
+            "training uses torchrun. Run the command alone; predict, evaluate and compare have --workers N"
+        )
     if quiet and verbose:
         raise UserError("--quiet and --verbose: expected at most one, got both")
     show_messages(quiet=quiet, verbose=verbose)
@@ -76,6 +88,7 @@ app.command(epilog=train.EPILOG, context_settings={"ignore_unknown_options": Tru
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=gather.EPILOG)(gather.gather)
 app.command()(evaluate.evaluate)
+app.command(epilog=calibrate.EPILOG)(calibrate.calibrate)
 app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=growth.EPILOG)(growth.growth)
 app.command(epilog=studio.EPILOG)(studio.studio)

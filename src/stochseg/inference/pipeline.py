@@ -14,8 +14,8 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.files import sha256, sweep
+from stochseg.inference.chunks import chunks_of
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
-from stochseg.inference.parts import ALL, Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
@@ -23,6 +23,7 @@ from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
 from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
+from stochseg.parts import ALL, Part
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 log = logging.getLogger(__name__)
@@ -253,6 +254,8 @@ def hash_files(source: Source) -> list[dict[str, str]]:
 def _write(job: Job, plan: Plan, folder: Path) -> None:
     assert job.result is not None
     options, model = plan.options, plan.model
-    prediction = Prediction(job.result, job.stack, model.info, model.name, options.overview, options.also)
+    prediction = Prediction(
+        job.result, job.stack, model.info, model.name, options.overview, options.also, plan.calibration
+    )
     write_result(folder, prediction, describe(job, plan, job.result))
     job.result = None  # frees its memory for the next inputs

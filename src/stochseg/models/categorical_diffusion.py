@@ -128,6 +128,12 @@ class CategoricalDiffusion(Diffusion):
     # ------------------------------------------------------------------ training
 
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
+        """`loss_by_rater` with unknown raters."""
+        return self.loss_by_rater(image, raters, mask, rater_count, keys, torch.full(raters.shape[:2], -1))
+
+    def loss_by_rater(
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, rater_index: Tensor
+    ) -> Losses:
         """CCDM Alg. 1 for `draws` pairs of a rater and a time step per image.
 
         Note: the paper sums over pixels; here the sum is divided by their number (and the bound multiplied by T), both
@@ -135,12 +141,16 @@ class CategoricalDiffusion(Diffusion):
         """
         window = self.window(*image.shape[2:])
         raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
-        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws)
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws, rater_index)
         t = time_steps(u, self.process.num_timesteps, self.config.t_power, self.config.pure)
         x_t = self.process.q_sample(target.labels, t, noise, target.mask)
-        condition = self.denoiser.encode(cut_window(image, window))[rows]
+        condition = self._for_raters(self.denoiser.encode(cut_window(image, window))[rows], target, keys)
         target = Target(target.labels, self.process.to_predict(x_t, target.mask))
         return {"loss": self._terms(target, x_t, t, condition)}
+
+    def _for_raters(self, condition: Condition, target: Target, keys: Keys) -> Condition:
+        """The condition of the rows of a batch, with what the network learns of `target.rater`: nothing by default."""
+        return condition
 
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""

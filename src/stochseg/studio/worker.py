@@ -169,7 +169,7 @@ class Worker:
     def _write(self, task: Task, job: Job, plan: Plan) -> None:
         assert job.result is not None
         self.tell("progress", task.id, {"done": 1, "total": 1, "what": "analyzing"})
-        prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name)
+        prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name, calibration=plan.calibration)
         write_result(Path(task.folder) / RESULT, prediction, describe(job, plan, job.result))
         self._write_page(task, job.seconds)
 

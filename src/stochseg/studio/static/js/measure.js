@@ -44,7 +44,7 @@ export function createMeasure(root, store) {
     const chosen = measure();
     if (!chosen) return;
     question.show(chosen, store.values.shown);
-    facts.replaceChildren(...describe(chosen));
+    facts.replaceChildren(...describe(chosen), ...calibratedFact(chosen, store.values.shown.result.calibration));
     chart.replaceChildren(drawChart(store, chosen));
     update();
   };
@@ -90,6 +90,16 @@ function describe({ median, interval, level, unit }) {
       interval ? `${number(interval[0])} – ${number(interval[1])} ${unit}` : "–",
     ),
   ];
+}
+
+/** The calibrated interval, with what it was calibrated on and assumes.
+ * @param {import("./case.js").Measure} measure @param {string | null | undefined} basis
+ */
+function calibratedFact({ calibrated, level, unit }, basis) {
+  if (!calibrated || !basis) return [];
+  const value = `${number(calibrated[0])} – ${number(calibrated[1])} ${unit}`;
+  const name = h("span", { class: "fact-name" }, `${Math.round(100 * level)} % interval, ${basis}`);
+  return [h("div", { class: "fact" }, name, h("span", { class: "fact-value" }, value))];
 }
 
 /** The sentence "P(longest diameter above 6 mm)", to type in. @param {any} store */
