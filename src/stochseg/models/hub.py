@@ -21,12 +21,13 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import MANIFEST
 from stochseg.models.base import StochasticSegmenter
+from stochseg.models.calibration import CALIBRATION
 from stochseg.models.io import CONFIG, SHIPPED, WEIGHTS, find_model, load, save
 
 log = logging.getLogger(__name__)
 SCHEME = "hf:"
 FILES = (CONFIG, WEIGHTS, MANIFEST)
-"""What is downloaded of a repository: all that is read."""
+"""What every repository has. With a calibration, if there is one, these are all files that are downloaded."""
 CARD = "README.md"
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
@@ -75,7 +76,7 @@ def fetch(name: str) -> Path:
         folder = hub.snapshot_download(
             found["repository"],
             revision=found["revision"],
-            allow_patterns=list(FILES),
+            allow_patterns=[*FILES, CALIBRATION],
             library_name="stochseg",
             library_version=__version__,
         )
