@@ -167,7 +167,8 @@ class StoredScores:
             record["row"],
             ImageSums(
                 _tensor(sums["confusion"]),
-                *(CalibrationBins(**_tensors(sums[key])) for key in ("bins", "foreground")),
+                CalibrationBins(**_tensors(sums["bins"])),
+                CalibrationBins(**_tensors(sums["foreground"])),
                 _tensor(sums["brier"]),
                 _tensors(sums["fused"]),
             ),
