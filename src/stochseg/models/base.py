@@ -62,6 +62,8 @@ class StochasticSegmenter(nn.Module):
     """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
+    training_progress: float = 1.0
+    """Fraction of the training that is done. The training loop sets it, for a loss that changes on the way."""
     config: SegmenterConfig
 
     def __init__(self, info: DatasetInfo, config: SegmenterConfig):
