@@ -65,7 +65,6 @@ def settings_of(name: str, seed: int, arguments: argparse.Namespace) -> TrainCon
         f"seed={seed}",
         f"data.size=[{height}, {width}]",
         "data.workers=0",
-        f"warmup={arguments.warmup}",
         "validation.every=1000000000",
         "validation.images=2",
         "validation.num_samples=2",
@@ -124,7 +123,6 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--minutes", type=float, default=8.0, help="core-minutes of training per network")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--warmup", type=int, default=50, help="steps over which the learning rate rises")
     parser.add_argument("--size", type=int, nargs=2, default=(120, 160), help="height and width of the images")
     arguments = parser.parse_args()
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.methods}

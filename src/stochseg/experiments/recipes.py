@@ -168,7 +168,7 @@ _LITE0_FAST = {
     # One of the two draws of each image is pure noise, where the network is an ordinary one: samples start from there.
     "draws": 2,
     "pure": 0.5,
-    "evaluations": 3,
+    "evaluations": 5,
 }
 _CAMVID_DIFFUSION = {"objective": "cross-entropy", "t_power": 2, "grid": "entropy", "evaluations": 10}
 _CAMVID_UNET = {**_LITE0, "base": 32, "multipliers": [1, 2, 2, 4], "blocks": 1, "attention": [8]}
