@@ -271,6 +271,23 @@ def test_one_of_two_draws_of_each_image_is_pure_noise():
     assert ((time_steps(u, 10**9, pure=0.5) == 10**9).view(100, 2).sum(1) == 1).all()
 
 
+@pytest.mark.parametrize("objective", ["cross-entropy", "kl"])
+def test_before_denoising_starts_each_image_has_one_draw_of_pure_noise(objective):
+    given = {"image": image(2), "raters": labels(2, 1, 2, 32, 32), "keys": [(1,), (2,)]}
+    model = fast(denoise_from=0.6, draws=2, pure=0.5, objective=objective)
+    pure = fast(draws=1, pure=1, objective=objective)(**given)["loss"]
+    mixed = fast(draws=2, pure=0.5, objective=objective)(**given)["loss"]
+    assert not torch.equal(pure, mixed)
+    for progress, expected in ((0.0, pure), (0.59, pure), (0.6, mixed), (1.0, mixed)):
+        model.training_progress = progress
+        assert torch.equal(model(**given)["loss"], expected)
+
+
+def test_outside_of_a_training_denoising_is_on():
+    given = {"image": image(), "raters": labels(1, 1, 2, 32, 32), "keys": [(1,)]}
+    assert torch.equal(fast(denoise_from=1)(**given)["loss"], fast()(**given)["loss"])
+
+
 def test_bound_does_not_depend_on_the_distribution_of_t():
     """Terms are weighted by the inverse of the probability of t, which leaves their mean over t unchanged."""
     x0 = labels(1, 1, 2, 4, 4)[0]

@@ -88,6 +88,19 @@ def test_the_optimizer_uses_the_learning_rate_of_the_config(tiny_run, tmp_path, 
     assert seen == pytest.approx([config.lr * config.lr_factor(i) for i in range(6)])
 
 
+def test_the_model_is_told_the_progress_of_its_training(tiny_run, tmp_path, monkeypatch):
+    seen, loss = [], CCDM.loss
+
+    def watched(self, *args):
+        seen.append(self.training_progress)
+        return loss(self, *args)
+
+    monkeypatch.setattr(CCDM, "loss", watched)
+    train(tiny_run(), tmp_path / "run", device="cpu")
+    assert seen == pytest.approx([i / 6 for i in range(6)])
+    assert load(tmp_path / "run/last").training_progress == 1
+
+
 def test_weight_decay_shrinks_weights_without_gradient(tiny_run, tmp_path, monkeypatch):
     """One step of AdamW without a gradient multiplies every weight by 1 - lr · decay."""
     monkeypatch.setattr(CCDM, "loss", lambda self, *_: {"loss": 0 * sum(p.sum() for p in self.parameters())})

@@ -42,6 +42,12 @@ class CategoricalDiffusionConfig(DiffusionConfig):
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
     pure: float = Field(0.0, ge=0, le=1, description="share of training draws at t = T, where x_t tells nothing of x0")
+    denoise_from: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="fraction of the training at which denoising starts; before it, one draw per image at t = T",
+    )
     profile: tuple[tuple[int, float], ...] = Field((), description="measured (t, entropy left), for the grid `entropy`")
     share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
     first_maps: int | None = Field(
@@ -148,8 +154,8 @@ class CategoricalDiffusion(Diffusion):
         """
         window = self.window(*image.shape[2:])
         raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
-        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws, rater_index)
-        t = time_steps(u, self.process.num_timesteps, self.config.t_power, self.config.pure)
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self._draws, rater_index)
+        t = time_steps(u, self.process.num_timesteps, self.config.t_power, self._pure)
         x_t = self.process.q_sample(target.labels, t, noise, target.mask)
         condition = self._for_raters(self.denoiser.encode(cut_window(image, window))[rows], target, keys)
         target = Target(target.labels, self.process.to_predict(x_t, target.mask))
@@ -159,11 +165,24 @@ class CategoricalDiffusion(Diffusion):
         """The condition of the rows of a batch, with what the network learns of `target.rater`: nothing by default."""
         return condition
 
+    @property
+    def _denoises(self) -> bool:
+        """Whether this training step has draws at t < T."""
+        return self.training_progress >= self.config.denoise_from
+
+    @property
+    def _draws(self) -> int:
+        return self.config.draws if self._denoises else 1
+
+    @property
+    def _pure(self) -> float:
+        return self.config.pure if self._denoises else 1.0
+
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
         log_p0 = torch.log_softmax(self.denoiser(x_t, self._network_step(t, x_t), condition).float(), 1)
         terms = core.OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
-        t_power, pure, last = self.config.t_power, self.config.pure, self.process.num_timesteps
+        t_power, pure, last = self.config.t_power, self._pure, self.process.num_timesteps
         if self.config.objective == "kl" and (t_power != 1 or pure > 0):  # the bound weights all t alike
             drawn = (torch.stack([t, t - 1]).double() / last) ** t_power
             probability = last * ((1 - pure) * (drawn[0] - drawn[1]) + pure * (t == last))

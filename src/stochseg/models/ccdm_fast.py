@@ -176,7 +176,7 @@ class CCDMFast(CategoricalDiffusion):
             return condition
         rater, known = target.rater.to(self.device), target.rater.to(self.device) >= 0
         if self.training:
-            draws = self.config.draws  # the rows of an image have the streams below this
+            draws = self._draws  # the rows of an image have the streams below this
             dropped = SeededNoise([(*key, draws) for key in keys]).uniform((len(keys), draws)).flatten()
             known = known & (dropped >= self.config.rater_dropout).to(known.device)
         return self.denoiser.for_raters(condition, self.hands[rater.clamp(min=0)] * known[:, None])
