@@ -6,8 +6,8 @@ latency: `lidc` on a phantom slice of 128×128 pixels and `lidc-3d` on a nodule 
 the upload to the first sample and to all 16. load: clients that upload, draw, and read results without pause, while
 another asks for /healthz; no answer but 429 may be an error, and no job may be lost. kills: SIGKILL of the server or
 its worker at random moments under load; finished results must be intact and unfinished jobs done after the restart.
-`idle`: fraction of CPU time that was free; times need an idle machine. `cpu_s`: CPU time of the server and its processes
-from the upload to the result, on one thread; it is what the case takes on an idle core.
+`idle`: fraction of CPU time that was free; times need an idle machine. `cpu_s`: CPU time of the server and its
+processes from the upload to the result, on one thread; it is what the case takes on an idle core.
 """
 
 from __future__ import annotations
