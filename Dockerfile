@@ -3,7 +3,7 @@
 # index of PyTorch's CPU builds (see its install page):  --build-arg TORCH_INDEX=URL
 FROM python:3.11-slim AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN pip wheel --no-deps --wheel-dir /wheels .
 

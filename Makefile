@@ -1,7 +1,8 @@
 # `make demo` and `make test` do all their own set-up; python3 and a package registry are enough.
-PYTHON ?= python3
+PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 VENV ?= .venv
-BIN := $(VENV)/bin
+# Windows puts programs in another folder of an environment.
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 # Without an NVIDIA GPU the constraints keep torch at the release whose CPU build is enough.
 CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 || echo "-c constraints-cpu.txt")
 
@@ -10,7 +11,7 @@ CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 || echo "-c constra
 COVERAGE ?= --cov --cov-report=term
 COVERAGE_CORE := $(shell $(PYTHON) -c "import sys; print('sysmon' if sys.version_info >= (3, 12) else 'ctrace')")
 
-.PHONY: demo test test-gpu torture lint docs benchmarks clean
+.PHONY: demo test test-fast test-gpu torture lint docs dist benchmarks clean
 
 # Shorter: make demo MINUTES=2
 demo: $(VENV)/.installed
@@ -19,6 +20,13 @@ demo: $(VENV)/.installed
 # Two processes of one thread each beat one process of two: the tensors of the tests are small.
 test: $(VENV)/.installed-dev
 	COVERAGE_CORE=$(COVERAGE_CORE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(COVERAGE)
+
+# The mathematics, the files and the commands, in minutes: for systems other than Linux.
+test-fast: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/analysis tests/core tests/data tests/metrics tests/networks \
+		tests/models/test_base.py tests/models/test_saving.py tests/cli/test_app.py tests/cli/test_predict.py \
+		tests/inference/test_pictures.py tests/inference/test_nifti.py tests/inference/test_gather.py \
+		tests/test_config.py tests/test_files.py tests/test_owners.py tests/test_types.py
 
 # In one process: tests that share a GPU would compete for its memory.
 test-gpu: $(VENV)/.installed-dev
@@ -43,6 +51,13 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Wheel and source distribution, in dist/. STOCHSEG_REPOSITORY=https://… is the address that their links lead to.
+dist: $(BIN)/python
+	$(BIN)/pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/reverse_step.py
 	$(BIN)/python benchmarks/metrics.py
@@ -50,14 +65,14 @@ benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/learning.py
 
-$(VENV)/bin/python:
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints-cpu.txt
 	$(BIN)/pip install --quiet $(CONSTRAINTS) -e .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints-cpu.txt
 	$(BIN)/pip install --quiet $(CONSTRAINTS) -e ".[dev]"
 	touch $@ $(VENV)/.installed
 

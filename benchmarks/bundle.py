@@ -1,7 +1,7 @@
 r"""Bundle a trained model with the package: averaged weights in half precision, with a calibrated sampling grid.
 
 python benchmarks/bundle.py RUN NAME --data data/lidc.h5
-python benchmarks/bundle.py RUN lidc-3d --data data/lidc-nodules.h5 --set evaluations=2 --preparation \
+python benchmarks/bundle.py RUN lidc-3d --data data/lidc-nodules.h5 --set evaluations=1 --preparation \
     '{"crop": [128, 128], "slices": 8, "scale": "min-max", "units": "HU"}'
 """
 
@@ -32,6 +32,13 @@ def main() -> None:
     parser.add_argument(
         "--preparation", type=Preparation.model_validate_json, help="of scans for `predict --at`, as JSON"
     )
+    parser.add_argument(
+        "--measure",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help='ratio to report, e.g. "vertical cup/disc ratio"',
+    )
     arguments = parser.parse_args()
 
     model = load(arguments.run)
@@ -41,6 +48,8 @@ def main() -> None:
         model.config = type(model.config).model_validate(values)
     if arguments.preparation:
         model.info = model.info.model_copy(update={"preparation": arguments.preparation})
+    if arguments.measure:
+        model.info = model.info.model_copy(update={"measures": tuple(arguments.measure)})
     data = open_path(arguments.data, "val")
     model.calibrate_sampling([data[i].image[None] for i in spread(len(data), arguments.images)])
     megabytes = 2 * sum(tensor.numel() for tensor in model.state_dict().values()) / 1e6

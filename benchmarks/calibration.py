@@ -1,8 +1,9 @@
 """Calibration of a model on random halves of the patients of a data set, tested on the other halves.
 
-Per half: the coverage of 90% intervals of the area of all foreground before and after the conformal offset (a random
-rater of a random image of a patient, averaged over patients; and all rater values pooled), their mean width, and the
-calibration error of the foreground before and after vector scaling. Samples are drawn once and kept in --cache.
+Per half and measure: the coverage of 90% intervals before and after the conformal offset (a random rater of a random
+image of a patient, averaged over patients; and all rater values pooled), and their mean width. Of outlines: how often a
+rater's is inside the conformal margin, and its mean size in pixels. Of probabilities: the calibration error of the
+foreground before and after scaling. Samples are drawn once and kept in --cache.
 """
 
 from __future__ import annotations
@@ -14,35 +15,42 @@ import numpy as np
 import torch
 
 from harness import argument_parser, write_csv
-from stochseg.analysis import Measurement, conformal_interval, conformal_offset, conformity
+from stochseg.analysis import conformal_interval, conformal_offset, conformity, margin_map
 from stochseg.data import open_path, spread
+from stochseg.evaluation.calibrating import score_case
+from stochseg.evaluation.fitting import by_patient, fit_scale, mean_by_patient
 from stochseg.files import replaced_file
-from stochseg.metrics import ece, fit_scaling, foreground_bins, scale_probabilities
+from stochseg.metrics import ece, foreground_bins, scale_probabilities
 from stochseg.metrics.calibration import LIKELY
 from stochseg.models import load
+from stochseg.types import Samples
+
+BATCH = 16
+MEASURES = ("area", "longest diameter")
 
 
 def draw(model: str, data, chosen: Sequence[int], n: int, cache: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Area of the foreground per sample, "b n", and probability of the foreground, "b h w"; from the cache if there."""
-    if not cache.is_file():
-        segmenter, areas, mean = load(model), [], []
-        for start in range(0, len(chosen), 16):
-            images = torch.stack([data[i].image for i in chosen[start : start + 16]])
-            drawn = segmenter.sample(images, n, seed=0, allow_unusual_input=True)
-            areas.append((drawn.labels > 0).flatten(2).sum(2).numpy())
-            mean.append(drawn.mean[:, 1:].sum(1).numpy())
-            print(f"sampled {start + len(images)} of {len(chosen)} images", flush=True)
+    """Labels of the samples, "b n h w" in {0, 1}, and probability of the foreground, "b h w"; it resumes."""
+    labels, mean = [], []
+    if cache.is_file():
+        stored = np.load(cache)
+        labels, mean = [stored["labels"]], [stored["mean"]]
+        done = stored["chosen"].tolist()
+        assert done == list(chosen[: len(done)]), f"{cache} is of other images"
+    done = sum(map(len, mean))
+    segmenter = load(model) if done < len(chosen) else None
+    for start in range(done, len(chosen), BATCH):
+        stop = min(start + BATCH, len(chosen))
+        drawn = segmenter.sample(
+            torch.stack([data[i].image for i in chosen[start:stop]]), n, seed=0, allow_unusual_input=True
+        )
+        labels.append(np.packbits((drawn.labels > 0).numpy(), axis=-1))
+        mean.append(drawn.mean[:, 1:].sum(1).numpy())
         with replaced_file(cache) as scratch, scratch.open("wb") as stream:
-            np.savez(stream, chosen=chosen, areas=np.concatenate(areas), mean=np.concatenate(mean))
-    stored = np.load(cache)
-    assert stored["chosen"].tolist() == list(chosen), f"{cache} is of other images"
-    return stored["areas"], stored["mean"]
-
-
-def by_patient(groups: Sequence[str], chosen: Sequence[int], values: Sequence[np.ndarray]) -> list[float]:
-    """Mean over patients of the mean over their images of the mean over raters."""
-    patients = sorted({groups[i] for i in chosen})
-    return [float(np.mean([values[i].mean() for i in chosen if groups[i] == patient])) for patient in patients]
+            np.savez(stream, chosen=chosen[:stop], labels=np.concatenate(labels), mean=np.concatenate(mean))
+        print(f"sampled {stop} of {len(chosen)} images", flush=True)
+    mean = np.concatenate(mean)
+    return np.unpackbits(np.concatenate(labels), axis=-1, count=mean.shape[-1]), mean
 
 
 def main() -> None:
@@ -58,55 +66,63 @@ def main() -> None:
 
     data = open_path(arguments.data, arguments.split)
     chosen = spread(len(data), arguments.limit)
-    areas, mean = draw(arguments.model, data, chosen, arguments.samples, arguments.cache)
-    examples = [data[i] for i in chosen]
-    groups = [example.group for example in examples]
-    raters = [(example.raters > 0).long() for example in examples]
-    values = [each.flatten(1).sum(1).numpy().astype(float) for each in raters]
-    measured = [Measurement("area", row.astype(float), np.full(len(row), 1 / len(row))) for row in areas]
-    scores = [conformity(samples, own) for samples, own in zip(measured, values, strict=True)]
+    labels, mean = draw(arguments.model, data, chosen, arguments.samples, arguments.cache)
+    examples, info = [data[i] for i in chosen], data.info
+    assert info.num_classes == 2, "expected data of two classes"
     maps = torch.from_numpy(np.stack([1 - mean, mean], 1))
-    votes = torch.stack([torch.stack([(r == label).sum(0) for label in (0, 1)]) for r in raters])
+    keys, weights = [(what, 1) for what in MEASURES], torch.full((1, arguments.samples), 1 / arguments.samples)
+    cases = []
+    for i, example in enumerate(examples):
+        samples = Samples(torch.from_numpy(labels[i : i + 1]).long(), maps[i : i + 1], weights, 0, info=info)
+        cases.append(score_case(i, example, samples, info, keys))
+    groups = [case.group for case in cases]
+    raters = [example.raters[None] for example in examples]
 
-    def widths(offset: float | None, tested: Sequence[int]) -> float:
-        ends = [measured[i].interval() if offset is None else conformal_interval(measured[i], offset) for i in tested]
-        return float(np.mean([high - low for low, high in ends]))
+    def of(values: Sequence[np.ndarray], rows: Sequence[int]) -> float:
+        return mean_by_patient([groups[i] for i in rows], [values[i] for i in rows])
 
-    def error(tested: Sequence[int], scaling: tuple[list[float], list[float]] | None) -> float:
+    def error(rows: Sequence[int], scaling) -> float:
         bins = None
-        for i in tested:
-            own = maps[i : i + 1] if scaling is None else scale_probabilities(maps[i : i + 1], *scaling)
-            found = foreground_bins(own, raters[i][None], at_least=LIKELY)
+        for i in rows:
+            own = maps[i : i + 1]
+            own = own if scaling is None else scale_probabilities(own, scaling.slope, scaling.bias)
+            found = foreground_bins(own, raters[i], at_least=LIKELY)
             bins = found if bins is None else bins + found
         return float(ece(bins))
+
+    measured = {key: [case.measured[key] for case in cases] for key in keys}
+    scores = {key: [conformity(*pair) for pair in pairs] for key, pairs in measured.items()}
+    depths = [case.margins[1] for case in cases]
 
     rows, names = [], sorted(set(groups))
     for half in range(arguments.halves):
         fitted = set(np.random.default_rng(half).permutation(names)[: len(names) // 2].tolist())
         fit, test = ([i for i, g in enumerate(groups) if (g in fitted) == inside] for inside in (True, False))
-        patients = {group: [scores[i] for i in fit if groups[i] == group] for group in fitted}
-        offset = conformal_offset(list(patients.values()), 0.9)
-        pixels = maps[fit].movedim(1, -1).reshape(-1, 2)
-        counts = votes[fit].movedim(1, -1).reshape(-1, 2)
-        likely = pixels[:, 1] >= LIKELY
-        scaling = fit_scaling(pixels[likely], counts[likely], "vector")
-        before, after = [s <= 0 for s in scores], [s <= offset for s in scores]
         row = {"model": arguments.model, "half": half, "images": len(chosen), "samples": arguments.samples}
-        row |= {"fit_patients": len(fitted), "test_patients": len(names) - len(fitted), "offset": round(offset, 4)}
-        row |= {
-            "covered_before": round(float(np.mean(by_patient(groups, test, before))), 4),
-            "covered_after": round(float(np.mean(by_patient(groups, test, after))), 4),
-            "covered_pooled_before": round(float(np.concatenate([before[i] for i in test]).mean()), 4),
-            "covered_pooled_after": round(float(np.concatenate([after[i] for i in test]).mean()), 4),
-            "width_before": round(widths(None, test), 2),
-            "width_after": round(widths(offset, test), 2),
-            "ece_foreground_before": round(error(test, None), 4),
-            "ece_foreground_after": round(error(test, scaling), 4),
-        }
-        rows.append(row)
-        print(row, flush=True)
-    keys = [key for key, value in rows[0].items() if isinstance(value, float)]
-    print({key: round(float(np.mean([row[key] for row in rows])), 4) for key in keys})
+        row |= {"fit_patients": len(fitted), "test_patients": len(names) - len(fitted)}
+        for key in keys:
+            name = "" if key[0] == "area" else f"{key[0].replace(' ', '_')}_"
+            offset = conformal_offset(by_patient(groups, scores[key], fit))
+            before, after = [s <= 0 for s in scores[key]], [s <= offset for s in scores[key]]
+            ends = [(measured[key][i][0].interval(), conformal_interval(measured[key][i][0], offset)) for i in test]
+            row |= {
+                f"{name}offset": offset,
+                f"{name}covered_before": of(before, test),
+                f"{name}covered_after": of(after, test),
+                f"{name}covered_pooled_before": float(np.concatenate([before[i] for i in test]).mean()),
+                f"{name}covered_pooled_after": float(np.concatenate([after[i] for i in test]).mean()),
+                f"{name}width_before": float(np.mean([high - low for (low, high), _ in ends])),
+                f"{name}width_after": float(np.mean([high - low for _, (low, high) in ends])),
+            }
+        depth = conformal_offset(by_patient(groups, depths, fit))
+        row |= {"margin_depth": depth, "margin_covered": of([s <= depth for s in depths], test)}
+        row["margin_pixels"] = float(np.mean([(margin_map(mean[i], depth) == 1).sum() for i in test]))
+        scaling = fit_scale([cases[i] for i in fit], "vector")
+        row |= {"ece_foreground_before": error(test, None), "ece_foreground_after": error(test, scaling)}
+        rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
+        print(rows[-1], flush=True)
+    numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
+    print({key: round(float(np.mean([row[key] for row in rows])), 4) for key in numbers})
     print(write_csv("calibration", rows, arguments.out))
 
 

@@ -45,7 +45,12 @@ Every method was trained from random weights for ten minutes on one CPU core wit
 64×64 pixels of the slices (`data.options.center=64`). Scores are of 100 validation slices, 16 samples each, with at
 most 10 denoising steps. Such a short budget favors methods that learn fast: the table ranks methods by what they reach
 within it, not after a long training. [benchmarks/compare.py](../benchmarks/compare.py) contains all settings; `stochseg
-compare` takes others.
+compare` takes others. References are [label maps that no model drew](guide/evaluating.md#references), on the same
+slices ([benchmarks/references.py](../benchmarks/references.py)).
+
+The rows of `car`, `hprob-unet`, `jprob-unet`, `mose`, `phiseg` and `ssn` are of these models before they were corrected
+after their authors' code; their parameters are those of then. [A fair comparison](comparison.md) gives every method its
+own settings and more time.
 """
 CAMVID = """\
 ## Measured: CamVid at {height}×{width}
@@ -167,10 +172,19 @@ def read(file: Path) -> list[dict[str, str]]:
 def measured() -> Iterator[str]:
     """One section per file of results."""
     for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
-        yield f"{LIDC}\n{markdown_table(read(file), column_titles())}"
+        yield f"{LIDC}\n{markdown_table(with_references(file), column_titles())}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         yield f"{CAMVID.format(**rows[0])}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
+
+
+def with_references(file: Path) -> list[dict[str, str]]:
+    """Rows of a comparison on LIDC and those of the references, by GED; methods worse than blind are marked."""
+    rows, known = read(file), read(next(RESULTS.glob("references-lidc-*.csv")))
+    blind = next(float(row["ged"]) for row in known if row["method"] == "blind")
+    for row in rows:
+        row["note"] = "worse than blind" if float(row["ged"]) > blind else ""
+    return sorted([*rows, *known], key=lambda row: float(row["ged"]))
 
 
 CAMVID_COLUMNS = {

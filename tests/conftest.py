@@ -13,7 +13,7 @@ from PIL import Image
 
 from stochseg.training import TrainConfig, override
 from stochseg.workers import Pool, open_pool
-from tests.support.cli import run  # noqa: F401  (a fixture)
+from tests.support.cli import run, run_raw  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from stochseg.models import SamplingOptions as SamplingOptions
     from stochseg.models import StochasticSegmenter as StochasticSegmenter
     from stochseg.models import create as create
+    from stochseg.models import fit_rater as fit_rater
     from stochseg.models import list_models as list_models
     from stochseg.models import load as load
+    from stochseg.models import push as push
     from stochseg.models import register as register
     from stochseg.models import save as save
     from stochseg.models import wrap as wrap
@@ -38,8 +40,8 @@ _NAMES = {
     "analysis": ("growth", "hypotheses", "lesions", "measure", "measurements"),
     "errors": ("UserError",),
     "models": (
-        *("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "list_models", "load", "register", "save"),
-        "wrap",
+        *("MODELS", "SamplingOptions", "StochasticSegmenter", "create", "fit_rater", "list_models", "load", "push"),
+        *("register", "save", "wrap"),
     ),
     "plotting": ("plot",),
     "types": ("DatasetInfo", "Example", "Samples"),

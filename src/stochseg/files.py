@@ -10,6 +10,7 @@ import csv
 import errno
 import hashlib
 import itertools
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ from pathlib import Path
 from stochseg.errors import UserError
 from stochseg.owners import Owner, current_owner
 
+log = logging.getLogger(__name__)
 MANIFEST = "checksums.sha256"
 """Checksums of all files of a folder, in the format of the program sha256sum; the last line protects the others."""
 _SCRATCH = re.compile(r"\.(?P<name>.+)\.(?P<tag>[0-9a-f]+-[0-9a-f]+-[0-9a-f]+)-[0-9a-f]{4}\.(?P<kind>part|old)")
@@ -228,6 +230,7 @@ def sweep(folder: Path) -> None:
         if not found or not owner or owner.is_alive() is not False:
             continue
         target = path.with_name(found["name"])
+        log.debug("cleaning up after a dead process: %s", path)
         with suppress(OSError):  # another process was faster, or the folder is read-only
             if found["kind"] == "old" and not target.exists():
                 os.replace(path, target)

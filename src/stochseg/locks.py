@@ -114,7 +114,7 @@ class Lock:
         """Create the file, or take over the one of a dead process, and start to renew its time."""
         scratch = scratch_path(self.file)
         try:
-            scratch.write_text(self.text)
+            scratch.write_text(self.text, encoding="utf-8")
             while not _create(scratch, self.file):
                 with _alone(self.file.parent):
                     self._remove_stale(scratch)
@@ -216,8 +216,8 @@ def _create(source: Path, file: Path) -> bool:
         return False
     except OSError:  # a file system without hard links
         try:
-            with file.open("x") as stream:
-                stream.write(source.read_text())
+            with file.open("x", encoding="utf-8") as stream:
+                stream.write(source.read_text(encoding="utf-8"))
         except FileExistsError:
             return False
     return True
@@ -225,7 +225,7 @@ def _create(source: Path, file: Path) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(errors="replace")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

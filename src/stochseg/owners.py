@@ -85,7 +85,8 @@ def _start_time(pid: int) -> int | None:
     """When a process began, in ticks since the machine started; None if it is not running."""
     try:
         # The name in parentheses may contain anything.
-        state, *fields = (_PROC / f"{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        text = (_PROC / f"{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = text.rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else int(fields[18])
@@ -97,6 +98,6 @@ def _digest(text: str) -> str:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

@@ -44,7 +44,7 @@ def free_cores() -> int:
     try:
         for _ in range(_READINGS):
             time.sleep(_PAUSE)
-            running.append(int(_LOADAVG.read_text().split()[3].split("/")[0]))
+            running.append(int(_LOADAVG.read_text(encoding="utf-8").split()[3].split("/")[0]))
     except (OSError, IndexError, ValueError):
         return os.cpu_count() or 1
     others = int(statistics.median(running)) - 1  # this process is running, too
@@ -56,4 +56,4 @@ def _physical_cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return 1
     siblings = (Path(f"/sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list") for i in os.sched_getaffinity(0))
-    return len({file.read_text() if file.exists() else str(file) for file in siblings})
+    return len({file.read_text(encoding="utf-8") if file.exists() else str(file) for file in siblings})

@@ -1,11 +1,12 @@
 """Conformal intervals: scores and intervals agree, quantiles by brute force, coverage in simulations."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from stochseg.analysis.conformal import conformal_interval, conformal_offset, conformity
+from stochseg.analysis.conformal import calibrated_interval, conformal_interval, conformal_offset, conformity
 from stochseg.analysis.measurement import Measurement
 from stochseg.errors import UserError
 
@@ -73,3 +74,9 @@ def test_coverage_of_new_patients_with_dependent_images_and_raters():
             after.append(np.mean([np.mean(each <= offset) for each in new]))
     assert np.mean(before) < 0.5
     assert 0.88 < np.mean(after) < 0.95
+
+
+def test_samples_without_a_value_have_no_interval():
+    nothing = measured([math.nan] * 4)
+    assert conformity(nothing, np.array([0.5, 0.0])).tolist() == [math.inf, math.inf]
+    assert calibrated_interval(replace(nothing, offsets={0.9: 0.1})) is None

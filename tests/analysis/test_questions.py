@@ -51,3 +51,18 @@ def test_answer_is_the_weight_of_the_samples_with_an_interval():
 def test_a_unit_that_the_measure_cannot_have(text, remedy):
     with pytest.raises(UserError, match=remedy):
         Question.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "in_mm", "expected"),
+    [
+        ("area > 10 mm²", False, "--spacing ROW,COLUMN, or ask in px²"),
+        ("longest diameter > 10 mm", False, "or ask in px"),
+        ("area > 10 px²", True, "it is measured in mm²; ask in mm²"),
+        ("area > 10 mm²", True, ""),
+    ],
+)
+def test_a_question_in_the_other_unit_has_its_remedy(question, in_mm, expected):
+    problem = Question.parse(question).problem(volume=False, in_mm=in_mm)
+    assert problem.endswith(expected)
+    assert bool(problem) == bool(expected)

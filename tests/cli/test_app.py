@@ -112,3 +112,14 @@ def test_file_names_that_are_not_utf8_are_printed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\\udcfcller" in done.stdout
     assert write_text(tmp_path / "page.html", str(out)).read_text().endswith("M\\udcfcller")
+
+
+@pytest.mark.parametrize(("command", "is_refused"), [("predict", True), ("evaluate", True), ("train", False)])
+def test_only_training_runs_under_torchrun(run, monkeypatch, command, is_refused):
+    """Every copy would do everything."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, messages = run(command, "nowhere", "nothing")
+    assert (code, "--workers" in messages) == (2, is_refused)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "--workers" not in run(command, "nowhere", "nothing")[2]

@@ -8,7 +8,8 @@ from matplotlib.path import Path as Outline
 from PIL import Image
 
 from stochseg.data.folder import Folder, init_folder
-from stochseg.data.readers.geojson import draw_polygons, fill_rings, trace_rings
+from stochseg.data.readers.geojson import draw_polygons, trace_rings
+from stochseg.data.readers.polygons import fill_rings
 from stochseg.errors import UserError
 from stochseg.inference import GatherOptions, gather
 from stochseg.inference.writers.geojson import class_feature

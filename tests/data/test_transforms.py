@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from stochseg.data import AUGMENTATIONS, Resized, default_augmentation, flip_rotate
-from stochseg.data.transforms import flip_jitter, flip_rotate_slices, jitter, resize
+from stochseg.data import AUGMENTATIONS, PhantomVolumes, Resized, default_augmentation, flip_rotate
+from stochseg.data.transforms import (
+    flip_jitter,
+    flip_jitter_warp,
+    flip_rotate_slices,
+    jitter,
+    resize,
+    warped_places,
+)
 from stochseg.types import DatasetInfo, Example
 
 INFO = DatasetInfo(num_classes=2, image_channels=1)
@@ -284,3 +291,41 @@ def test_rows_of_an_image_are_not_its_slices():
 def test_volumes_get_the_augmentation_of_volumes():
     info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3, orientation="free")
     assert default_augmentation(info) == "flip-rotate-slices"
+
+
+# --- warps ------------------------------------------------------------------------------------------------
+
+
+def test_warps_move_image_and_maps_together():
+    """An image that shows its own label map still does, except at the edge of the object, where it is blurred."""
+    info = DatasetInfo(num_classes=3, image_channels=3)
+    rows, columns = np.mgrid[:48, :64]
+    maps = torch.from_numpy(((rows - 20) ** 2 + (columns - 30) ** 2 < 200).astype(np.int64) * 2)[None]
+    image = info.normalization(100.0 * maps[0].float().expand(3, -1, -1))
+    rng, moved = np.random.default_rng(0), 0
+    for _ in range(8):
+        warped = flip_jitter_warp(Example(image, maps, "a"), rng, info)
+        assert warped.raters.dtype == torch.int64
+        assert set(warped.raters.unique().tolist()) == {0, 2}
+        bright = warped.image[0] > (warped.image[0].max() + warped.image[0].min()) / 2
+        assert (bright == (warped.raters[0] > 0)).float().mean() > 0.98
+        moved += bool((warped.raters != maps).any())
+    assert moved == 8
+
+
+def test_a_warp_without_bend_is_a_turn_and_a_scale_in_pixels(monkeypatch):
+    """Angles are true on images that are not square."""
+    monkeypatch.setattr("stochseg.data.transforms.BEND", 0.0)
+    places = warped_places((48, 96), np.random.default_rng(3))[0].double() * torch.tensor([48.0, 24.0])
+    right, down = places[5, 6] - places[5, 5], places[6, 5] - places[5, 5]
+    torch.testing.assert_close(right.norm(), down.norm(), rtol=1e-4, atol=1e-4)
+    assert abs(right @ down) < 1e-4
+    assert 0.8 <= right.norm() <= 1.25
+    assert torch.atan2(right[1], right[0]).abs() <= np.pi / 12
+
+
+def test_volumes_are_not_warped():
+    example = PhantomVolumes("train", size=16, slices=3, count=1)[0]
+    info = DatasetInfo(num_classes=2, image_channels=1, spatial_dims=3)
+    warped = flip_jitter_warp(example, np.random.default_rng(0), info)
+    assert torch.equal(warped.raters.sum((1, 2, 3)), example.raters.sum((1, 2, 3)))

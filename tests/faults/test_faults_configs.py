@@ -205,3 +205,70 @@ def test_numbers_on_the_command_line(run, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     assert run(*words)[0] == 2
     assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- calibrations
+
+
+CALIBRATION = {
+    "data": "lidc",
+    "data_sha256": "0" * 64,
+    "split": "val",
+    "patients": 3,
+    "cases": 4,
+    "date": "2025-01-01",
+    "sampling": {"n": 2, "noise": "independent"},
+    "evaluations": 1,
+}
+INTERVAL = {
+    "measure": "area",
+    "label": 1,
+    "confidence": 0.9,
+    "offset": 0.1,
+    "covered_before": 0.5,
+    "covered": 0.9,
+    "width_ratio": 1.5,
+}
+SCALING = {"kind": "vector", "slope": [1.0, 1.0], "bias": [0.0, 0.0], "ece_before": 0.1, "ece_after": 0.1}
+
+
+DAMAGED_CALIBRATIONS = {
+    "empty": (b"", "not valid JSON"),
+    "deep": (b"[" * 100_000, "nested"),
+    "list": (b"[1]", "expected keys"),
+    "large": (b" " * (10**7 + 1), "more than"),
+    "unknown key": ({"run": "code"}, "unknown key 'run'"),
+    "no patients": ({"patients": 0}, "patients"),
+    "other version": ({"version": 2}, "version"),
+    "not a number": ({"intervals": [{**INTERVAL, "offset": float("nan")}]}, "offset"),
+    "other classes": ({"intervals": [{**INTERVAL, "label": 5}]}, "another model"),
+    "one slope": ({"scaling": {**SCALING, "slope": [1.0]}}, "slope"),
+    "negative slope": ({"scaling": {**SCALING, "slope": [1.0, -1.0]}}, "slope"),
+    "three slopes": ({"scaling": {**SCALING, "slope": [1.0] * 3, "bias": [0.0] * 3}}, "another model"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED_CALIBRATIONS)
+def test_a_damaged_calibration(tmp_path, kind):
+    content, words = DAMAGED_CALIBRATIONS[kind]
+    if isinstance(content, dict):
+        content = json.dumps({**CALIBRATION, **content}).encode()
+    folder = save(create("unet-ce", **UNET), tmp_path / "model")
+    (folder / "calibration.json").write_bytes(content)
+    write_manifest(folder)
+    with pytest.raises(UserError, match=words):
+        load(folder)
+
+
+def test_a_calibration_of_another_folder_or_with_flipped_bits(tmp_path):
+    folder = save(create("unet-ce", **UNET), tmp_path / "model")
+    (folder / "calibration.json").write_text(json.dumps(CALIBRATION))
+    with pytest.raises(UserError, match="checksum differs"):
+        load(folder)
+    write_manifest(folder)
+    assert load(folder).calibration.patients == 3
+    (folder / "calibration.json").write_text(json.dumps({**CALIBRATION, "patients": 4}))
+    with pytest.raises(UserError, match="checksum differs"):
+        load(folder)
+    (folder / "calibration.json").unlink()
+    assert load(folder).calibration is None

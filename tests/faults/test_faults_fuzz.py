@@ -7,7 +7,7 @@ import pytest
 from tests.torture.fuzz import make_input, run_input
 from tests.torture.targets import make_targets
 
-INPUTS = 25
+INPUTS = 15
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,11 @@ NAMES = (
     *("last/checksums.sha256", "last/state/progress.json", "last/state/optimizer.safetensors"),
     *("last/state/model.safetensors", "log.jsonl", "samples.npz"),
     *("predictions/result.json", "predictions/samples.tif", "predictions/mean.tif", "command"),
+    *("npy", "npz", "geojson", "geojson-folder", "rtstruct", "cityscapes/polygons.json"),
+    *("nnunet/dataset.json", "nnunet/imagesTr/a_0000.nii.gz", "nnunet/labelsTr/b.nii.gz"),
+    *("gather/dataset.json", "gather/a.nii.gz", "gather/a.npz", "gather/result.json"),
+    *("upload/png", "upload/zip", "upload/nii", "upload/nii.gz", "upload/nrrd", "upload/mha", "upload/rater.png"),
+    *("metrics.json", "metadata.json", "workspace/request.json", "workspace/events.jsonl"),
 )
 
 

@@ -7,11 +7,12 @@ import pytest
 from PIL import Image
 
 from stochseg.errors import UserError
-from stochseg.inference import Part, predict
-from stochseg.inference.parts import chunks_of
+from stochseg.inference import predict
+from stochseg.inference.chunks import chunks_of
 from stochseg.inference.sources import find_sources
 from stochseg.locks import locked
 from stochseg.owners import current_owner
+from stochseg.parts import Part
 from tests.support.predictions import QUICK, gray
 from tests.support.processes import dead_owner
 

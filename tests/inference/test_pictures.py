@@ -94,7 +94,7 @@ def test_foreground_at_the_border_of_the_labeled_part_is_noticed(tmp_path):
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_an_input_without_finite_output_fails_alone(tmp_path, bad, monkeypatch):
     """The inputs of a batch share one call of the network; the others must not be lost."""
-    monkeypatch.setattr("stochseg.inference.parts.MIN_CHUNKS", 1)
+    monkeypatch.setattr("stochseg.inference.chunks.MIN_CHUNKS", 1)
     network = small_model()
     for i in range(3):
         raw = gray(16, 16).astype(np.float32)

@@ -44,7 +44,7 @@ def test_images_of_one_size_share_calls_without_changing_samples(model, tmp_path
         type(model), "sample", lambda self, x, *a, **k: sizes.append(len(x)) or sample(self, x, *a, **k)
     )
     monkeypatch.setattr("stochseg.inference.jobs.PIXELS_PER_CALL", 3 * 3 * 20 * 24)
-    monkeypatch.setattr("stochseg.inference.parts.MIN_CHUNKS", 1)
+    monkeypatch.setattr("stochseg.inference.chunks.MIN_CHUNKS", 1)
     outcomes = predict(model, [str(tmp_path / "*.png")], tmp_path / "out", QUICK)
     assert [o.status for o in outcomes] == ["done"] * 6
     assert sizes == [3, 2, 1]

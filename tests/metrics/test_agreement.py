@@ -59,3 +59,15 @@ def test_votes_of_images_add_up_and_void_is_no_vote():
     with_void = np.concatenate([maps, np.full((3, 5), 255)], 1)
     assert count_votes(with_void, 2, ignore=255).kappa == pytest.approx(count_votes(maps, 2).kappa)
     assert np.isnan(count_votes(np.zeros((3, 5), int), 2).kappa)
+
+
+def test_pixels_count_by_their_votes():
+    rng = np.random.default_rng(2)
+    parts = [rng.integers(0, 3, (k, 25)) for k in (2, 3, 5)]
+    counts = np.concatenate([np.stack([(maps == label).sum(0) for label in range(3)], 1) for maps in parts])
+    n = counts.sum(1)
+    p = counts.sum(0) / counts.sum()
+    agreement = np.average((counts * (counts - 1)).sum(1) / (n * (n - 1)), weights=n)
+    expected = (agreement - (p**2).sum()) / (1 - (p**2).sum())
+    total = count_votes(parts[0], 3) + count_votes(parts[1], 3) + count_votes(parts[2], 3)
+    assert total.kappa == pytest.approx(expected)

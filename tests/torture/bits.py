@@ -11,6 +11,9 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import mmap
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,11 +21,13 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
 
 from stochseg.data.importers.plans import Item, Plan, Provenance, Record
+from stochseg.data.readers import hdf5
 from stochseg.data.store import Store, write_store
 from stochseg.errors import UserError
 from stochseg.files import write_csv
@@ -33,6 +38,9 @@ from tests.torture.record import facts
 
 PART = 512
 """Bytes per row of the CSV."""
+CPU_SECONDS = 1.0
+"""Time of the CPU, hundreds of times the usual one, after which a file is left to the process that inspects files."""
+OUTCOMES = ("refused", "same", "wrong", "traceback")
 
 
 def small_store(file: Path, *space: int) -> Path:
@@ -70,30 +78,63 @@ def read_checkpoint(file: Path, name: str) -> object:
     return progress, [tensor.tolist() for tensor in tensors]
 
 
-def flip_all(file: Path, read: Callable[[Path], object], places: range) -> Counter[str]:
-    """Read a file once with each bit of these bytes flipped, and count the outcomes."""
-    content, expected, counts = file.read_bytes(), read(file), Counter[str]()
-    for bit in range(8 * places.start, 8 * places.stop):
-        damaged = bytearray(content)
+class Flips:
+    """A file that is read once with each of its bits flipped."""
+
+    def __init__(self, file: Path, read: Callable[[Path], object]):
+        self.file, self.read = file, read
+        self.content, self.expected = file.read_bytes(), read(file)
+
+    def outcome(self, bit: int) -> str:
+        """Read the file with one bit flipped."""
+        damaged = bytearray(self.content)
         damaged[bit // 8] ^= 1 << bit % 8
-        file.unlink()  # a new file: an inspected one is known by its time
-        file.write_bytes(damaged)
+        self.file.unlink()  # a new file: an inspected one is known by its time
+        self.file.write_bytes(damaged)
         try:
-            counts["same" if read(file) == expected else "wrong"] += 1
+            return "same" if self.read(self.file) == self.expected else "wrong"
         except UserError:
-            counts["refused"] += 1
+            return "refused"
         except Exception as error:
-            print(f"{file.name} bit {bit}: {error!r}", file=sys.stderr)
-            counts["traceback"] += 1
-    file.write_bytes(content)
-    return counts
+            print(f"{self.file.name} bit {bit}: {error!r}", file=sys.stderr)
+            return "traceback"
+
+    def count(self, places: range) -> Counter[str]:
+        """Flip the bits of these bytes, and count the outcomes.
+
+        A child process inspects HDF5 files itself, which saves the wait for another process per bit. A file on which it
+        ends or hangs, as the inspecting process is there to find out, is read again by this process, as users read it.
+        """
+        bits = range(8 * places.start, 8 * places.stop)
+        outcomes = mmap.mmap(-1, len(bits))
+        done = 0
+        while done < len(bits):
+            child = os.fork()
+            if child == 0:
+                self._run_child(bits, done, outcomes)
+            os.waitpid(child, 0)
+            done = len(bytes(outcomes).rstrip(b"\0"))
+            if done < len(bits):
+                outcomes[done] = 1 + OUTCOMES.index(self.outcome(bits[done]))
+                done += 1
+        self.file.write_bytes(self.content)
+        return Counter(OUTCOMES[code - 1] for code in bytes(outcomes))
+
+    def _run_child(self, bits: range, first: int, outcomes: mmap.mmap) -> NoReturn:
+        hdf5._INSPECTOR.inspect = lambda path: hdf5.find_problem(str(path))  # type: ignore[method-assign]
+        try:
+            for i in range(first, len(bits)):
+                signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
+                outcomes[i] = 1 + OUTCOMES.index(self.outcome(bits[i]))
+        finally:
+            os._exit(0)
 
 
 def one_part(file: Path, read: Callable[[Path], object], places: range) -> dict[str, object]:
     """Flip the bits of a part of a file; returns a row."""
     start = time.monotonic()
-    counts = flip_all(file, read, places)
-    outcomes = {key: counts[key] for key in ("refused", "same", "wrong", "traceback")}
+    counts = Flips(file, read).count(places)
+    outcomes = {key: counts[key] for key in OUTCOMES}
     seconds = round(time.monotonic() - start, 1)
     return {"first_byte": places.start, "bytes": len(places), "bits": 8 * len(places), **outcomes, "seconds": seconds}
 

@@ -81,7 +81,7 @@ def test_a_stream_can_be_pickled():
 def test_invalid_streams():
     with pytest.raises(UserError, match="batch_size 3 .* 2"):
         stream(world=2)
-    with pytest.raises(UserError, match=r"'spin'; known: flip, flip-jitter, flip-rotate, flip-rotate-slices, none"):
+    with pytest.raises(UserError, match=r"'spin'; known: flip, flip-jitter, flip-jitter-warp, flip-rotate"):
         stream(augment="spin")
 
 

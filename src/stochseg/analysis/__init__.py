@@ -1,8 +1,9 @@
 """Analysis of samples: readings, lesions, measurements with intervals, growth, questions."""
 
 from stochseg.analysis.change import Growth, growth
-from stochseg.analysis.conformal import conformal_interval, conformal_offset, conformity
+from stochseg.analysis.conformal import calibrated_interval, conformal_interval, conformal_offset, conformity
 from stochseg.analysis.intervals import Coverage, coverage
+from stochseg.analysis.margins import margin_depths, margin_map, margin_scores
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.measures import measure, measurements
 from stochseg.analysis.questions import Answer, Question
@@ -20,6 +21,7 @@ __all__ = [
     "Measurement",
     "Measurements",
     "Question",
+    "calibrated_interval",
     "conformal_interval",
     "conformal_offset",
     "conformity",
@@ -27,6 +29,9 @@ __all__ = [
     "growth",
     "hypotheses",
     "lesions",
+    "margin_depths",
+    "margin_map",
+    "margin_scores",
     "measure",
     "measurements",
     "sample_soft_map",

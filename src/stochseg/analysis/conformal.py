@@ -32,13 +32,15 @@ def conformity(samples: Measurement, values: Values, confidence: float = 0.9, mi
         minimum: the smallest possible value; None if there is none.
 
     Returns:
-        "k" float64; infinite if all samples are 0 and the value is not.
+        "k" float64; infinite if all samples are 0 and the value is not, or if no sample has a value.
 
     >>> samples = Measurement("area", np.arange(1.0, 101.0), np.full(100, 0.01))
     >>> conformity(samples, np.array([5.0, 50.0, 95.0 + 95.05])).round(2).tolist()
     [0.0, -0.47, 1.0]
     """
     low, high = samples.interval(confidence)
+    if math.isnan(low):
+        return np.full(np.shape(values), np.inf)
     distance = np.maximum(-np.inf if _at(low, minimum) else low - values, values - high)
     scale = _scale(samples, low, high)
     if scale > 0:
@@ -71,6 +73,28 @@ def conformal_interval(
     if lower > upper:  # a negative offset has closed it
         lower = upper = low if fixed else (low + high) / 2
     return (lower if minimum is None else max(lower, minimum)), upper
+
+
+def calibrated_interval(measured: Measurement, confidence: float = 0.9) -> tuple[float, float] | None:
+    """Return the calibrated interval of a measurement of the samples of a calibrated model.
+
+    Args:
+        measured: of `measure(samples, …, calibration=model.calibration)`.
+        confidence: one that was calibrated.
+
+    Returns:
+        The ends of the interval; None without a finite offset for this measurement and confidence, and for samples
+        without a value.
+
+    >>> area = Measurement("area", np.arange(1.0, 101.0), np.full(100, 0.01), offsets={0.9: 0.02})
+    >>> calibrated_interval(area)
+    (3.099, 96.901)
+    """
+    check_confidence(confidence)
+    offset = measured.offsets.get(confidence)
+    if offset is None or math.isnan(measured.interval(confidence)[0]):
+        return None
+    return conformal_interval(measured, offset, confidence)
 
 
 def conformal_offset(scores: Sequence[Sequence[npt.ArrayLike]], confidence: float = 0.9) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": oper
 class Measurement:
     """One number per sample.
 
-    values: "n" float64; weights: "n" float64, sum 1; unit: "mm", "px²", ..., or "" for counts.
+    values: "n" float64, NaN where a sample has no value; weights: "n" float64, sum 1; unit: "mm", "px²", ..., or "" for
+    counts; offsets: of calibrated intervals, by their confidence (see `stochseg.analysis.calibrated_interval`). Mean,
+    deviation and quantiles are those of the samples that have a value.
 
     >>> diameter = Measurement("diameter", np.array([0.0, 5.0, 7.0, 8.0]), np.full(4, 0.25), "mm")
     >>> diameter
@@ -36,16 +38,32 @@ class Measurement:
     values: Values
     weights: Values
     unit: str = ""
+    offsets: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
         """Weighted mean."""
-        return float(self.weights @ self.values)
+        known = self.defined()
+        return float(known.weights @ known.values) if len(known.values) else math.nan
 
     @property
     def std(self) -> float:
         """Weighted standard deviation, without a correction for n."""
-        return math.sqrt(float(self.weights @ (self.values - self.mean) ** 2))
+        known = self.defined()
+        return math.sqrt(float(known.weights @ (known.values - self.mean) ** 2)) if len(known.values) else math.nan
+
+    @property
+    def undefined(self) -> float:
+        """Weight of the samples without a value."""
+        return float(self.weights[np.isnan(self.values)].sum())
+
+    def defined(self) -> Measurement:
+        """The measurement of the samples that have a value, perhaps none."""
+        known = ~np.isnan(self.values)
+        if known.all():
+            return self
+        total = self.weights[known].sum()
+        return replace(self, values=self.values[known], weights=self.weights[known] / (total if total > 0 else 1.0))
 
     @property
     def effective_count(self) -> float:
@@ -53,15 +71,18 @@ class Measurement:
         return 1 / float((self.weights**2).sum())
 
     def quantile(self, q: float) -> float:
-        """Return the smallest value v with P(value <= v) >= q. It is always one of the values."""
+        """Return the smallest value v with P(value <= v) >= q: one of the values, or NaN if there are none."""
         if not is_number(q) or not 0 <= q <= 1:
             raise UserError(f"quantile: expected q from 0 to 1, got {q!r}")
-        order = np.argsort(self.values, kind="stable")
-        order = order[self.weights[order] > 0]
-        cumulative = np.cumsum(self.weights[order])
+        known = self.defined()
+        order = np.argsort(known.values, kind="stable")
+        order = order[known.weights[order] > 0]
+        if not len(order):
+            return math.nan
+        cumulative = np.cumsum(known.weights[order])
         # Sums of weights miss q by rounding errors, which must not skip a sample.
         position = int(np.searchsorted(cumulative, q - 1e-9))
-        return float(self.values[order[min(position, len(order) - 1)]])
+        return float(known.values[order[min(position, len(order) - 1)]])
 
     def interval(self, confidence: float = 0.9) -> tuple[float, float]:
         """Return the central interval, from quantile (1 - confidence) / 2 to (1 + confidence) / 2, ends included.
@@ -72,7 +93,7 @@ class Measurement:
         return self.quantile((1 - confidence) / 2), self.quantile((1 + confidence) / 2)
 
     def probability(self, comparison: str, threshold: float) -> float:
-        """Return the weight of the samples for which `value comparison threshold` holds.
+        """Return the weight of the samples for which `value comparison threshold` holds; not those without a value.
 
         Args:
             comparison: one of > >= < <= ==.
@@ -96,7 +117,8 @@ class Measurement:
         low, high = self.interval()
         unit = f" {self.unit}" if self.unit else ""
         spread = f"std {self.std:.3g}, 90% {low:.4g} to {high:.4g}{unit}"
-        return f"{self.name}: {self.mean:.4g}{unit}, {spread} ({len(self.values)} samples)"
+        lost = f", undefined in {self.undefined:.0%}" if self.undefined > 0 else ""
+        return f"{self.name}: {self.mean:.4g}{unit}, {spread} ({len(self.values)} samples{lost})"
 
     def _repr_html_(self) -> str:
         return _table_html([self])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsFloat
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor
 
 from stochseg.analysis import regions
-from stochseg.analysis.image_samples import ImageSamples, select_image
+from stochseg.analysis.image_samples import ImageSamples, class_names, select_image
 from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.regions import Mask
 from stochseg.errors import UserError, unknown_name
+from stochseg.models.calibration import Calibration
 from stochseg.types import DatasetInfo, Samples, Spacing
 
 Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
@@ -41,6 +43,12 @@ MEASURES = {
     "components": NamedMeasure(regions.components, ""),
 }
 """All named measures, of images (two axes), volumes (three axes) or both."""
+RATIOS = {
+    "vertical": NamedMeasure(regions.vertical_extent, "", (2,)),
+    "horizontal": NamedMeasure(regions.horizontal_extent, "", (2,)),
+}
+"""Measures of two classes, "vertical PART/WHOLE ratio": what is measured of both, and divided."""
+RATIO = re.compile(rf"(?P<kind>{'|'.join(RATIOS)}) (?P<part>[^/<>=]+)/(?P<whole>[^/<>=]+) ratio")
 VOLUME = "volume"
 AXES = ("slice", "row", "column")
 
@@ -59,6 +67,7 @@ def measure(
     index: int | None = None,
     info: DatasetInfo | None = None,
     name: str | None = None,
+    calibration: Calibration | None = None,
 ) -> Measurement:
     """Measure every sample of one image or volume.
 
@@ -66,26 +75,32 @@ def measure(
     an equivalent diameter, a longest diameter (in space), a longest diameter in plane (the largest of all slices), a
     surface area and components.
 
+    Images of several classes also have ratios such as "vertical cup/disc ratio": the height of the class cup divided by
+    the height of cup and disc together, because the label map of a disc has a hole where its cup is. It is undefined,
+    NaN, in a sample without both.
+
     Images, too, have a "volume", if they are the slices of one series, in order: pass samples "b n h w" and spacing
     (slice, row, column). Sample i of every slice forms volume i. Slices that were drawn independently average out, so
     the spread is too small for a series whose slices are right or wrong together.
 
     Args:
         samples: `Samples`, or label maps "n h w" or "n d h w", such as the raters of an image.
-        what: the name of a measure, or a function that maps a label map "*space" (numpy) to a number. Default: the area
-            of an image, the volume of a volume.
+        what: the name of a measure or ratio, or a function that maps a label map "*space" (numpy) to a number. Default:
+            the area of an image, the volume of a volume.
         label: the class, by number or by name; None measures all foreground.
         spacing: millimeters per pixel (row, column), or (slice, row, column) of a volume; without it, the unit is the
             pixel.
         index: the image, required if the samples are of several images.
         info: names of the classes; default: `samples.info`.
         name: name of the measurement; default: the measure and the class.
+        calibration: of the model that drew the samples (`model.calibration`), for `calibrated_interval`.
 
     Returns:
         One value per sample, with mean, quantiles, intervals and probabilities.
 
     Raises:
-        UserError: for unknown measures and classes, and for options that do not fit the samples.
+        UserError: for unknown measures and classes, for options that do not fit the samples, and for a calibration of
+            another number of samples.
 
     >>> import torch
     >>> import stochseg
@@ -117,17 +132,61 @@ def measure(
             raise UserError(f"{title}: sample {i} measures {values[i]}; return a finite number, also for an empty map")
         return Measurement(title, values, image.weights.numpy())
     what = what or measure_names(image.axes)[0]
+    ratio = RATIO.fullmatch(what)
     _check_measure(what, image.axes)
+    offsets = {} if calibration is None else _offsets(calibration, what, label, image)
     mm = _check_spacing(spacing, AXES[-image.axes :])
+    if ratio is not None:
+        if label is not None:
+            raise UserError(f"measure {what!r}: the classes are in its name, got also label {label!r}; omit it")
+        values = _apply_ratio(ratio, image, mm or (1.0, 1.0))
+        return Measurement(name or what, values, image.weights.numpy(), offsets=offsets)
     values = _apply(MEASURES[what].function, image, label, mm or (1.0,) * image.axes)
     title = name or f"{what} of {image.label_name(label)}"
-    return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"))
+    return Measurement(title, values, image.weights.numpy(), MEASURES[what].unit.format("mm" if mm else "px"), offsets)
+
+
+def measure_keys(info: DatasetInfo) -> list[tuple[str, int | None]]:
+    """All named measures of all classes as (measure, class); of more than two classes also of all foreground (None).
+
+    Measures of several classes, which data of images may name, have no class of their own (None).
+    """
+    whole: list[int | None] = [None] if info.num_classes > 2 else []
+    several: tuple[str, ...] = info.measures if info.spatial_dims == 2 else ()
+    names = measure_names(info.spatial_dims)
+    keys = [(what, label) for label in [*range(1, info.num_classes), *whole] for what in names]
+    return keys + [(what, None) for what in several]
+
+
+def measure_title(what: str, label: int | None, info: DatasetInfo) -> str:
+    """Name of a measure of a class: "area of nodule"."""
+    if what not in MEASURES:
+        return what
+    return f"{what} of {'foreground' if label is None else class_names(info)[label]}"
+
+
+def _offsets(calibration: Calibration, what: str, label: int | str | None, image: ImageSamples) -> dict[float, float]:
+    """Offsets of a measurement by confidence, those that are finite."""
+    n = len(image.labels)
+    if n != calibration.sampling.n:
+        raise UserError(
+            f"calibration: fitted for intervals of {calibration.sampling.n} samples, got {n}; draw as many, or "
+            "calibrate again"
+        )
+    number = image.label_number(label)
+    number = 1 if number is None and image.info.num_classes == 2 else number
+    own = (each for each in calibration.intervals if (each.measure, each.label) == (what, number))
+    return {each.confidence: each.offset for each in own if each.offset is not None}
 
 
 def _check_measure(what: str, axes: int) -> None:
     """Raise a UserError for a measure that is unknown or does not apply to images of so many axes."""
+    if RATIO.fullmatch(what):
+        if axes != 2:
+            raise UserError(f"measure {what!r}: ratios are of images; a volume has none")
+        return
     if what not in MEASURES:
-        raise unknown_name("measure", what, MEASURES)
+        raise unknown_name("measure", what, [*MEASURES, *(f"{kind} PART/WHOLE ratio" for kind in RATIOS)])
     if axes not in MEASURES[what].axes:
         kind = "an image" if axes == 2 else "a volume"
         remedy = '; for a series of images, stack the slices along b, as Samples "b n h w"' if what == VOLUME else ""
@@ -147,6 +206,19 @@ def _apply(
     return np.array(values)
 
 
+def _apply_ratio(ratio: re.Match[str], image: ImageSamples, spacing: Spacing) -> npt.NDArray[np.float64]:
+    """The extent of one class, divided by that of it and another together, in each sample; NaN without both."""
+    part, whole = (image.label_number(ratio[key].strip()) for key in ("part", "whole"))
+    if part == whole:
+        raise UserError(f"measure {ratio[0]!r}: expected two classes, got one")
+    extent, values = RATIOS[ratio["kind"]].function, []
+    for labels in image.labels.numpy():
+        marked = labels == part
+        both = extent(marked | (labels == whole), spacing)
+        values.append(extent(marked, spacing) / both if both > 0 else math.nan)
+    return np.array(values)
+
+
 def measurements(
     samples: Samples | Tensor | ImageSamples,
     *,
@@ -154,7 +226,7 @@ def measurements(
     index: int | None = None,
     info: DatasetInfo | None = None,
 ) -> Measurements:
-    """Apply every named measure to every foreground class of one image or volume.
+    """Apply every named measure to every foreground class of one image or volume, and the ratios of `info.measures`.
 
     Args:
         samples: `Samples`, or label maps "n h w" or "n d h w".
@@ -177,11 +249,11 @@ def measurements(
     components of foreground: 1
     """
     image = select_image(samples, index, info)
-    return Measurements(
-        measure(image, what, label=label, spacing=spacing)
-        for label in range(1, image.info.num_classes)
-        for what in measure_names(image.axes)
-    )
+    keys: list[tuple[str, int | None]] = [
+        (what, label) for label in range(1, image.info.num_classes) for what in measure_names(image.axes)
+    ]
+    keys += [(what, None) for what in image.info.measures if image.axes == 2]
+    return Measurements(measure(image, what, label=label, spacing=spacing) for what, label in keys)
 
 
 def _series_volume(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from stochseg.analysis.intervals import jeffreys_interval
 from stochseg.analysis.measurement import COMPARISONS, MM3_PER_ML, Measurement
-from stochseg.analysis.measures import MEASURES, VOLUME
+from stochseg.analysis.measures import MEASURES, RATIO, VOLUME
 from stochseg.errors import UserError
 
 _NAMES = tuple(MEASURES)
+_RATIO = re.sub("[?]P<[a-z]+>", "", RATIO.pattern)
 _FORM = re.compile(
-    rf"\s*(?P<what>{'|'.join(_NAMES)})(\s+of\s+(?P<label>.+?))?\s*(?P<sign>>=|<=|>|<|==)\s*"
+    rf"\s*(?P<what>{'|'.join(_NAMES)}|{_RATIO})(\s+of\s+(?P<label>.+?))?\s*(?P<sign>>=|<=|>|<|==)\s*"
     r"(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*(?P<unit>(mm|px)[²³23]?|ml)?\s*"
 )
 
@@ -61,10 +62,11 @@ class Question:
         if form is None:
             raise UserError(
                 f"question {text!r}: expected MEASURE [of CLASS] COMPARISON NUMBER [UNIT] with a measure "
-                f'({", ".join(_NAMES)}), one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
+                f"({', '.join(_NAMES)}, or the vertical PART/WHOLE ratio of two classes), "
+                f'one of {" ".join(COMPARISONS)} and a number, e.g. "longest diameter > 6 mm"'
             )
         unit, threshold = (form["unit"] or "").replace("2", "²").replace("3", "³"), float(form["number"])
-        units = [MEASURES[form["what"]].unit.format(length) for length in ("mm", "px")]
+        units = _units(form["what"])
         if unit == "ml" and form["what"] == VOLUME:
             unit, threshold = "mm³", threshold * MM3_PER_ML
         if unit and unit not in units:
@@ -78,12 +80,15 @@ class Question:
 
         volume: whether it is a volume; in_mm: whether its pixel size is known.
         """
+        if RATIO.fullmatch(self.what):
+            return "it is a volume; ratios are of images" if volume else ""
         if not volume and MEASURES[self.what].axes == (3,):
             return "it is not a volume; ask for an area or a diameter"
+        mm, px = _units(self.what)
         if "px" in self.unit and in_mm:
-            return "it is measured in mm; ask in mm"
+            return f"it is measured in {mm}; ask in {mm}"
         if "mm" in self.unit and not in_mm:
-            return "its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in px"
+            return f"its pixel size is unknown; pass it with --spacing ROW,COLUMN, or ask in {px}"
         return ""
 
     def __str__(self) -> str:
@@ -103,3 +108,9 @@ class Question:
             )
         probability = measured.probability(self.comparison, self.threshold)
         return Answer(probability, jeffreys_interval(probability, measured.effective_count))
+
+
+def _units(what: str) -> tuple[str, str]:
+    """The unit of a measure where the size of pixels is known, and where it is not."""
+    unit = "" if RATIO.fullmatch(what) else MEASURES[what].unit
+    return unit.format("mm"), unit.format("px")

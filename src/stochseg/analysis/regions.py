@@ -25,6 +25,21 @@ def size(region: Mask, spacing: Spacing) -> float:
     return math.prod((float(region.sum()), *spacing))
 
 
+def vertical_extent(region: Mask, spacing: Spacing) -> float:
+    """Height from the first to the last marked row of an image, gaps included."""
+    return _extent(region, 0) * spacing[0]
+
+
+def horizontal_extent(region: Mask, spacing: Spacing) -> float:
+    """Width from the first to the last marked column of an image, gaps included."""
+    return _extent(region, 1) * spacing[1]
+
+
+def _extent(region: Mask, axis: int) -> int:
+    marked = np.flatnonzero(region.any(1 - axis))
+    return int(marked[-1] - marked[0] + 1) if len(marked) else 0
+
+
 def equivalent_diameter(region: Mask, spacing: Spacing) -> float:
     """Diameter of the disc of the same area, or of the ball of the same volume."""
     unit_ball = math.pi if region.ndim == 2 else 4 / 3 * math.pi

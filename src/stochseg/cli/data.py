@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stochseg.cli.options import Split
-from stochseg.cli.terminal import console, note, progress_bar, say, shell_command
+from stochseg.cli.terminal import console, log, note, problem, progress_bar, say, shell_command
 
 app = typer.Typer(help="Import, check and show data.", no_args_is_help=True, rich_markup_mode="rich")
 StoreOrFolder = Annotated[Path, typer.Argument(metavar="PATH", help="Packed store (.h5), or folder with dataset.yaml.")]
@@ -94,9 +94,7 @@ def init(
         ids = [id for part in splits.values() for id in part]
         say(f"images that share a group stay in one split: {describe_groups(config.group, ids)}; see `group`")
     if not splits.get("val", True):
-        note(
-            "all images are of one group, so that all are in train: training needs images of another in val", "warning"
-        )
+        log.warning("all images are of one group, so that all are in train: training needs images of another in val")
     say(
         f"written: {folder}/dataset.yaml and {folder}/splits.json ({config.num_classes} classes, "
         f"{config.image_channels} image channel(s)); read dataset.yaml and correct it.\n"
@@ -115,8 +113,8 @@ def check(path: StoreOrFolder) -> None:
     console.print(report.table())
     for text in report.check.notes:
         note(f"note: {text}")
-    for problem in report.check.problems:
-        note(problem, "problem")
+    for text in report.check.problems:
+        problem(text, "problem")
     if report.check.problems:
         raise typer.Exit(1)
     say("no problems found")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stochseg.errors import UserError
-from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, MAX_WORKERS, check_memory
+from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED, MAX_SIDE, MAX_WORKERS, check_memory
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +21,13 @@ _sampling = partial(typer.Option, rich_help_panel=SAMPLING)
 _name = partial(_sampling, metavar="NAME")
 
 ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, or name of a bundled model (lidc).")
+    Path, typer.Argument(metavar="MODEL", help="Run folder, saved model, bundled model (lidc), or hf:OWNER/NAME.")
 ]
 RunPath = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Run folder; with --data also a saved model or a bundled one by name (lidc)."),
+    typer.Argument(
+        metavar="RUN", help="Run folder; with --data also a saved model, a bundled one (lidc) or hf:OWNER/NAME."
+    ),
 ]
 _count = partial(_sampling, "--samples", "-n", min=1, max=MAX_SAMPLES, metavar="N", help="Samples per image.")
 SampleCount = Annotated[int, _count()]
@@ -54,6 +56,16 @@ Noise = Annotated[
 Seed = Annotated[
     int, _sampling(min=0, max=MAX_SEED, metavar="N", help="Random seed; the same seed gives the same samples.")
 ]
+Rater = Annotated[
+    str | None,
+    _name(help="Draw as this rater would, by name or number, with models that know their raters. Default: any."),
+]
+Guidance = Annotated[
+    float | None,
+    _sampling(
+        min=0, max=10, metavar="W", help="With --rater: 0 is any rater, 1 (default) this one; above 1 exaggerates."
+    ),
+]
 Engine = Annotated[
     str, typer.Option(metavar="NAME", help="Inference engine: eager, compile, onnx (CPU), bfloat16, cuda-graphs.")
 ]
@@ -62,7 +74,8 @@ Also = Annotated[
     typer.Option(
         metavar="NAME",
         help="Further outputs, repeatable: dicom-maps (probabilities as fractional DICOM SEG and entropy as parametric "
-        "map, for DICOM series), geojson (outlines for QuPath, of pictures).",
+        "map, for DICOM series), geojson (outlines for QuPath, of pictures), calibrated-mean (probabilities after the "
+        "scaling of `calibrate`).",
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1, mps, …")]
@@ -86,14 +99,19 @@ Scheduler = Annotated[
         help="Use the workers of a Dask cluster, e.g. tcp://node7:8786. They must see the same files.",
     ),
 ]
+_part = partial(typer.Option, "--part", metavar="I/N", rich_help_panel=MACHINES)
 PartOfInputs = Annotated[
     str | None,
-    typer.Option(
-        "--part",
-        metavar="I/N",
-        rich_help_panel=MACHINES,
+    _part(
         help="Process part I of N of the inputs; all parts may write to one folder at the same time. slurm: the task "
         "of a SLURM job array.",
+    ),
+]
+PartOfImages = Annotated[
+    str | None,
+    _part(
+        help="Score part I of N of the images into --out, the same for all parts, which may run at the same time; the "
+        "command without --part then adds them up. slurm: the task of a SLURM job array.",
     ),
 ]
 RecipeData = Annotated[
@@ -127,9 +145,10 @@ def parse_counts(option: str, text: str | None) -> list[int]:
 def parse_size(text: str) -> tuple[int, int]:
     """Parse --size, such as 128 or 128x256, into height and width."""
     parts = text.strip().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 9 and int(part) > 0 for part in parts):
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 9 and 0 < int(part) <= MAX_SIDE for part in parts):
         raise UserError(
-            f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256; got {text!r}"
+            f"--size: expected a number of pixels such as 128, or HEIGHTxWIDTH such as 128x256, up to {MAX_SIDE}; got "
+            f"{text!r}"
         )
     height, width = int(parts[0]), int(parts[-1])
     check_memory(16 * height * width, f"--size {text}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stochseg.cli.terminal import note, say
+from stochseg.cli.terminal import note, problem, say
 
 if TYPE_CHECKING:
     from stochseg.inference import Outcome
@@ -19,7 +19,7 @@ def report_outcome(outcome: Outcome) -> None:
     for notice in outcome.notices:
         note(f"note: {outcome.source}: {notice}" if outcome.source else f"note: {notice}")
     if outcome.status == "failed":
-        note(f"skipped: {outcome.source}: {outcome.problem}")
+        problem(f"skipped: {outcome.source}: {outcome.problem}")
     elif outcome.status == "done":
         say(f"{outcome.source} -> {outcome.folder}")
 

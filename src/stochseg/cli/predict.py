@@ -47,6 +47,8 @@ def predict(
     grid: opt.Grid = None,
     noise: opt.Noise = None,
     seed: opt.Seed = 0,
+    rater: opt.Rater = None,
+    guidance: opt.Guidance = None,
     engine: opt.Engine = "eager",
     axis: Annotated[
         str | None,
@@ -124,18 +126,22 @@ def predict(
 
     Writes all samples, the fused map, mean probabilities and entropy as TIFF, NIfTI and DICOM SEG with the geometry of
     the input, an overlay, and result.json with the sizes of all classes."""
-    from stochseg.inference import Part, PredictOptions, predict_lesions
+    from stochseg.inference import PredictOptions, predict_lesions
     from stochseg.inference import predict as predict_whole
     from stochseg.models import load
+    from stochseg.models.hub import local_copy
     from stochseg.models.sampling import SamplingOptions
+    from stochseg.parts import Part
     from stochseg.workers import open_pool
 
-    sampling = SamplingOptions(n=n, evaluations=evaluations, sampler=sampler, grid=grid, noise=noise, seed=seed)
+    steps = {"evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise}
+    sampling = SamplingOptions.parse({"n": n, "seed": seed, "rater": rater, "guidance": guidance, **steps})
     across = int(axis) if axis in ("0", "1", "2") else axis
     chosen = {"engine": engine, "tile": tile, "overlap": overlap, "axis": across, "overview": overview}
     chosen |= {"tile_slices": tile_slices, "slices": slices, "allow_unusual_input": allow_unusual_input}
     options = PredictOptions.parse({**sampling.model_dump(), **chosen, "also": also or ()}, where="predict")
     own, lesions = Part.parse(part or "1/1"), _lesions(at or [], box or [], points, mm)
+    model = local_copy(model)
     network = load(model, device=opt.own_device(device, workers, scheduler))
     with open_pool(workers, scheduler, device) as pool, progress_bar("predicting") as progress:
         try:

@@ -70,6 +70,7 @@ def report(
     from stochseg.experiments.runs import check_report_source, default_results_dir, open_run
     from stochseg.inference import with_engine
     from stochseg.models import load
+    from stochseg.models.hub import local_copy
     from stochseg.models.sampling import SamplingOptions
     from stochseg.reports import is_predictions, report_predictions, report_run
 
@@ -85,6 +86,7 @@ def report(
         for line in answers:
             say(line)
     else:
+        path = local_copy(path)
         check_report_source(path)
         run = open_run(path, data, split)
         model = with_engine(load(run.weights, device=pick_device(device)), engine)

@@ -10,6 +10,7 @@ from stochseg.data.paths import data_at, open_all, open_path
 from stochseg.data.phantom import Phantoms, PhantomVolumes
 from stochseg.data.protocol import (
     DATASETS,
+    KnownRaters,
     KnownTruth,
     SegmentationData,
     SizedData,
@@ -23,7 +24,7 @@ from stochseg.data.protocol import (
 )
 from stochseg.data.store import Store, write_store
 from stochseg.data.transforms import AUGMENTATIONS, default_augmentation, flip_rotate
-from stochseg.data.views import Cropped, Patches, Resized, Subset
+from stochseg.data.views import Cropped, OfRater, Patches, Resized, Subset, of_rater
 
 __all__ = [
     "AUGMENTATIONS",
@@ -34,7 +35,9 @@ __all__ = [
     "DictionaryData",
     "Fitted",
     "Folder",
+    "KnownRaters",
     "KnownTruth",
+    "OfRater",
     "Patches",
     "PhantomVolumes",
     "Phantoms",
@@ -49,6 +52,7 @@ __all__ = [
     "flip_rotate",
     "group_names",
     "has_single_annotations",
+    "of_rater",
     "open_all",
     "open_dataset",
     "open_path",

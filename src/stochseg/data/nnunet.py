@@ -54,7 +54,7 @@ def label_names(description: Mapping[str, Any], where: str) -> tuple[tuple[str, 
     Raises:
         UserError: It states no labels, or labels with gaps.
     """
-    labels = description.get("labels")
+    labels = description.get("labels") if isinstance(description, Mapping) else None
     if not isinstance(labels, dict) or not labels:
         raise UserError(f"{where}: expected the labels of nnU-Net, such as {{'background': 0, 'liver': 1}}")
     if all(isinstance(name, str) and str(key).isdecimal() for key, name in labels.items()):  # of version 1
@@ -63,7 +63,7 @@ def label_names(description: Mapping[str, Any], where: str) -> tuple[tuple[str, 
         parts = {name: [int(n) for n in (v if isinstance(v, list) else [v])] for name, v in labels.items()}
     except (TypeError, ValueError):
         raise UserError(f"{where}: expected labels that are whole numbers, got {labels}") from None
-    ignore = parts.pop(IGNORE, [None])[0]
+    ignore = next(iter(parts.pop(IGNORE, [])), None)
     numbers = sorted({number for part in parts.values() for number in part})
     if numbers != list(range(len(numbers))) or len(numbers) < 2:
         raise UserError(f"{where}: expected labels 0, 1, … without gaps, got {numbers}")

@@ -31,6 +31,20 @@ class KnownTruth(Protocol):
 
 
 @runtime_checkable
+class KnownRaters(Protocol):
+    """A data set whose distribution over label maps is known for each rater."""
+
+    @property
+    def habits(self) -> tuple[float, ...]:
+        """The habits of the raters."""
+        ...
+
+    def truth(self, index: int, rater: str | None = None) -> Truth:
+        """Return the distribution over label maps of one image, of one rater or of any."""
+        ...
+
+
+@runtime_checkable
 class SizedData(Protocol):
     """A data set that knows the sizes of its examples, or reads each of them once at most to find out."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stochseg.data.fitting import nearest, resize_image, scale_spacing
@@ -18,6 +19,11 @@ JITTER = 0.5
 """Color jitter of the paper on Cityscapes: factors of 1 ± 0.5."""
 LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in the gray value, as in torchvision."""
+
+MAX_TURN, MAX_LOG_SCALE, MAX_SHIFT = np.pi / 12, np.log(1.25), 0.08
+"""Limits of a warp: radians, logarithm of the scale, shift as a fraction of the side."""
+BENDS, BEND = 4, 0.015
+"""Knots per side of a warp's smooth displacement, and its standard deviation there as a fraction of the side."""
 
 
 def keep(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
@@ -106,6 +112,35 @@ def flip_jitter(example: Example, rng: np.random.Generator, info: DatasetInfo) -
     return replace(example, image=info.normalization(raw))
 
 
+def flip_jitter_warp(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Apply `flip_jitter`, and turn, scale, shift and bend images; volumes are only mirrored and jittered.
+
+    Turns of up to 15 degrees, scales from 0.8 to 1.25, shifts of up to 8% and smooth displacements of some 1.5% of the
+    side. The image and its label maps move together, and both repeat their edge where nothing is known.
+    """
+    example = flip_jitter(example, rng, info)
+    if example.image.ndim != 3:
+        return example
+    places = warped_places(example.image.shape[-2:], rng)
+    image = F.grid_sample(example.image[None], places, "bilinear", "border", align_corners=False)[0]
+    maps = example.raters[None].double()  # exact for any label
+    raters = F.grid_sample(maps, places.double(), "nearest", "border", align_corners=False)[0]
+    return replace(example, image=image, raters=raters.long())
+
+
+def warped_places(size: Sequence[int], rng: np.random.Generator) -> Tensor:
+    """Draw where each pixel of a warped image comes from: "1 h w 2" for `grid_sample`, x and y from -1 to 1."""
+    height, width = size
+    angle, scale = rng.uniform(-MAX_TURN, MAX_TURN), np.exp(rng.uniform(-MAX_LOG_SCALE, MAX_LOG_SCALE))
+    shift = rng.uniform(-2 * MAX_SHIFT, 2 * MAX_SHIFT, size=2)
+    cos, sin, aspect = np.cos(angle) * scale, np.sin(angle) * scale, height / width
+    matrix = torch.tensor([[cos, -sin * aspect, shift[0]], [sin / aspect, cos, shift[1]]], dtype=torch.float32)
+    straight = F.affine_grid(matrix[None], [1, 1, height, width], align_corners=False)
+    knots = torch.from_numpy(rng.normal(0, 2 * BEND, size=(1, 2, BENDS, BENDS)).astype(np.float32))
+    bend = F.interpolate(knots, (height, width), mode="bicubic", align_corners=True)
+    return straight + bend.movedim(1, -1)
+
+
 def jitter(raw: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
     """Change brightness, contrast and saturation, as torchvision's ColorJitter does.
 
@@ -174,5 +209,6 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "flip-rotate": flip_rotate,
     "flip-rotate-slices": flip_rotate_slices,
     "flip-jitter": flip_jitter,
+    "flip-jitter-warp": flip_jitter_warp,
 }
 """Augmentations by the name that a training config gives as `data.augment`."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from stochseg.data.fitting import pad_example, void_label
-from stochseg.data.protocol import SegmentationData, WindowedData, space_of
+from stochseg.data.protocol import KnownRaters, SegmentationData, WindowedData, space_of
 from stochseg.data.transforms import resize
-from stochseg.errors import UserError
-from stochseg.types import Example, Window, central
+from stochseg.errors import UserError, unknown_name
+from stochseg.types import Example, Truth, Window, central
 
 PLACES = 256
 """Places of a class in a volume from which a patch on the foreground is drawn."""
@@ -45,6 +46,63 @@ class Subset:
     def space(self, index: int) -> tuple[int, ...]:
         """Return the spatial size of an example."""
         return space_of(self.data, self.indices[index])
+
+
+class OfRater:
+    """A split with the label maps of one rater; an image without one has none.
+
+    Args:
+        data: The split.
+        name: One of `data.info.rater_names`.
+
+    Raises:
+        UserError: The data do not name this rater.
+
+    Example:
+        >>> from stochseg.data import OfRater, Phantoms
+        >>> data = OfRater(Phantoms("train", size=32, count=2, habits=(-3, 3)), "rater2")
+        >>> tuple(data[0].raters.shape), data[0].rater_names
+        ((1, 32, 32), ('rater2',))
+    """
+
+    def __init__(self, data: SegmentationData, name: str) -> None:
+        if name not in data.info.rater_names:
+            raise unknown_name(f"rater of {data.info.name}", name, data.info.rater_names)
+        self.data, self.name, self.info = data, name, data.info
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Example:
+        example = self.data[index]
+        theirs = torch.tensor([name == self.name for name in example.rater_names], dtype=torch.bool)
+        return replace(example, raters=example.raters[theirs], rater_names=(self.name,) * int(theirs.sum()))
+
+    def space(self, index: int) -> tuple[int, ...]:
+        """Return the spatial size of an example."""
+        return space_of(self.data, index)
+
+
+class OfKnownRater(OfRater):
+    """The maps of one rater, of data that know their distribution."""
+
+    def truth(self, index: int) -> Truth:
+        """Return the distribution over label maps of one image and this rater."""
+        assert isinstance(self.data, KnownRaters)
+        return self.data.truth(index, self.name)
+
+
+def of_rater(data: SegmentationData, name: str) -> OfRater:
+    """Return the maps of one rater of a split, with their distribution if the data know it.
+
+    Args:
+        data: The split.
+        name: One of `data.info.rater_names`.
+
+    Returns:
+        The view.
+    """
+    return OfKnownRater(data, name) if isinstance(data, KnownRaters) else OfRater(data, name)
 
 
 class Resized:

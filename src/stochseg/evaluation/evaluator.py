@@ -12,13 +12,15 @@ import numpy as np
 import torch
 
 from stochseg._version import __version__
-from stochseg.data import KnownTruth, SegmentationData, has_single_annotations, spread
+from stochseg.data import KnownTruth, OfRater, SegmentationData, has_single_annotations, of_rater, spread
 from stochseg.errors import UserError
 from stochseg.evaluation.compatibility import check_compatible, check_volume_memory
 from stochseg.evaluation.data_scores import FUSED_COUNTS, data_metrics
 from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.evaluation.results import Evaluation, ModeTable
+from stochseg.metrics import risk_coverage
 from stochseg.models import StochasticSegmenter
+from stochseg.models.raters import rater_number
 from stochseg.models.sampling import SamplingOptions
 from stochseg.types import Batch, Samples
 from stochseg.workers import MAX_DEATHS, Runner, run_here
@@ -38,7 +40,7 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     runner: Runner[StochasticSegmenter] | None = None,
 ) -> Evaluation:
-    """Draw samples of every image and compare them with the raters.
+    """Draw samples of every image and compare them with the raters, or with the one of `options.rater`.
 
     GED_n and HM-IoU_n for every n of the literature up to `options.n` use the first n samples. They and the unbiased
     metrics assume independent samples; with Latin noise, only n = `options.n` is reported. For data with one label map
@@ -68,22 +70,12 @@ def evaluate(
     >>> len(result.images), result.metrics["diversity_2"]
     (2, 0.0)
     """
-    _check_limit(limit)
-    if len(data) == 0:
-        raise UserError("evaluate: the split is empty; choose another")
-    check_compatible(model, data)
-    model.check_options(options)
+    data = rated_by(data, model, options)
+    scoring, chosen = plan_scoring(model, data, options, limit)
     settings = options.or_default(model.default_sampling())
-    independent = model.draws_independently(options)
-    counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
-    single = has_single_annotations(data)
-    parts = [n for n in FUSED_COUNTS if n < options.n and independent and single]
-    scoring = Scoring(data.info, options, tuple(counts), tuple(parts), independent, single)
-    chosen = spread(len(data), len(data) if limit is None else limit)
-    check_volume_memory(data, chosen, options.n)
-    reader = _Reader(data, chosen, keep, with_samples=on_image is not None)
+    reader = CaseReader(data, chosen, keep, with_samples=on_image is not None)
     found: list[ImageResult] = []
-    for result in (runner or partial(run_here, lambda: model))(scoring, reader, _lost):
+    for result in (runner or partial(run_here, lambda: model))(scoring, reader, stop_at_lost):
         if on_image is not None and result.kept is not None:
             example, samples = result.kept
             on_image(result.index, Batch.collate([example], data.info.ignore), samples)
@@ -97,6 +89,8 @@ def evaluate(
     rows = [result.row for result in found]
     metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "id"}
     metrics |= data_metrics([result.sums for result in found], data.info)
+    if "risk" in metrics:
+        metrics["aurc"] = risk_coverage([row["risk"] for row in rows], [row["confidence"] for row in rows]).area
     modes = [result.modes for result in found if result.modes is not None]
     table = _mode_table(modes) if modes else None
     if table is not None:
@@ -115,7 +109,45 @@ def evaluate(
     return Evaluation(metrics, rows, facts, [result.kept for result in found if result.kept is not None], table)
 
 
-class _Reader:
+def plan_scoring(
+    model: StochasticSegmenter, data: SegmentationData, options: SamplingOptions, limit: int | None
+) -> tuple[Scoring, Sequence[int]]:
+    """Choose how images are scored, and which: the indices of at most `limit` evenly spaced ones.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
+    _check_limit(limit)
+    if len(data) == 0:
+        raise UserError("evaluate: the split is empty; choose another")
+    check_compatible(model, data)
+    model.check_options(options)
+    independent = model.draws_independently(options)
+    counts = sorted({n for n in SAMPLE_COUNTS if n <= options.n and independent} | {options.n})
+    single = has_single_annotations(data)
+    fused = [n for n in FUSED_COUNTS if n < options.n and independent and single]
+    chosen = spread(len(data), len(data) if limit is None else limit)
+    check_volume_memory(data, chosen, options.n)
+    return Scoring(data.info, options, tuple(counts), tuple(fused), independent, single), chosen
+
+
+def rated_by(data: SegmentationData, model: StochasticSegmenter, options: SamplingOptions) -> SegmentationData:
+    """Return the data to score samples with: the maps of the rater whom the samples imitate, by default all.
+
+    Args:
+        data: the split.
+        model: the model that draws.
+        options: of sampling.
+
+    Returns:
+        The split, or a view of it.
+    """
+    if options.rater is None or isinstance(data, OfRater):
+        return data
+    return of_rater(data, model.rater_names[rater_number(options.rater, model.rater_names, model.name)])
+
+
+class CaseReader:
     """Reads the images of an evaluation, in order: chunks of one, without those that are all void.
 
     void: number of images skipped so far, in which no sample can be wrong; first: indices of the first `keep` others;
@@ -141,7 +173,8 @@ class _Reader:
             yield [Case(i, example, truth, self.with_samples or i in self.first)]
 
 
-def _lost(case: Case) -> ImageResult:
+def stop_at_lost(case: Case) -> ImageResult:
+    """Raise the error of an image that ended its workers: scores without it would not be those of the data."""
     raise UserError(
         f"evaluate: the workers of image {case.example.id!r} died {MAX_DEATHS} times, perhaps for lack of memory; use "
         "fewer --workers"

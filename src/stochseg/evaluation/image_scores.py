@@ -16,6 +16,7 @@ from stochseg.metrics import (
     IoUBlocks,
     class_iou_blocks,
     diversity_from_iou,
+    fused_dice,
     ged_from_iou,
     hm_iou_from_iou,
     iou_blocks,
@@ -89,6 +90,8 @@ class Scoring:
         seconds, out = time.perf_counter() - start, drawn[self.options.n]
         batch, names = Batch.collate([example], self.info.ignore), class_names(self.info)
         row = {"id": example.id, **rater_scores(out, batch, self.counts, names, independent=self.independent)}
+        if self.options.n > 1:
+            row |= selective_scores(out, batch)
         modes = None
         if case.truth is not None:
             scores, frequency = truth_scores(out, case.truth, independent=self.independent)
@@ -130,6 +133,18 @@ def rater_scores(
     for name, own in zip(names[1:], classes, strict=True) if len(classes) > 1 else ():
         scores[f"ged_{counts[-1]}/{name}"] = ged_from_iou(*own, weights=out.weights.double()).item()
     return scores
+
+
+def selective_scores(out: Samples, batch: Batch) -> dict[str, float]:
+    """Risk and confidence of the fused map of one image, by which images can be sent to a human.
+
+    The confidence is that of `predict`: the mean Dice score with the samples, of the least certain class. It looks at
+    the samples alone.
+    """
+    fused, weights = out.fused("mean"), out.weights[0].double()
+    ours = fused_dice(fused, out.labels, out.num_classes)[0]
+    theirs = fused_dice(fused, batch.raters, out.num_classes, batch.mask)[0]
+    return {"risk": float(1 - theirs.mean()), "confidence": float((weights @ ours / weights.sum()).min())}
 
 
 def truth_scores(out: Samples, truth: Truth, *, independent: bool) -> tuple[dict[str, float], Tensor]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from stochseg.data import SegmentationData
 from stochseg.evaluation.references import REFERENCE_NOTE, References, score_references, worse_than_blind
 from stochseg.files import write_csv, write_text
+from stochseg.metrics.selective import RiskCoverage, risk_coverage
 from stochseg.metrics.table import class_of, count_of, format_metric, metric_info, sort_metrics
 from stochseg.types import Example, Samples
 
@@ -57,6 +58,12 @@ class Evaluation:
         if not self.seeds:
             return {}
         return {key: float(np.std([found[key] for found in self.seeds.values()], ddof=1)) for key in self.metrics}
+
+    @property
+    def risk_coverage(self) -> RiskCoverage | None:
+        """Risk of the most confident images, of the first seed; None without confidences, as for single samples."""
+        own = [row for row in self.images if row.get("seed") == self.images[0].get("seed") and "risk" in row]
+        return risk_coverage([row["risk"] for row in own], [row["confidence"] for row in own]) if own else None
 
     def text(self, key: str) -> str:
         """A metric as text, with its deviation if there are several seeds; "" if it is missing."""
@@ -131,8 +138,8 @@ def reference_table(result: Evaluation) -> Table | None:
 
 
 def write_results(result: Evaluation, folder: Path) -> list[Path]:
-    """Write metrics.json, metrics.csv and images.csv (one row per image), with references references.csv, too; returns
-    the files.
+    """Write metrics.json, metrics.csv, images.csv (one row per image), risk.csv (the risk-coverage curve) and, with
+    references, references.csv; returns the files.
 
     metrics.csv has one row; with several seeds one per seed, and the mean and the standard deviation at the end.
     """
@@ -149,7 +156,11 @@ def write_results(result: Evaluation, folder: Path) -> list[Path]:
     write_text(files[0], json.dumps(content, indent=2) + "\n")
     write_csv(files[1], rows)
     write_csv(files[2], result.images)
+    if (curve := result.risk_coverage) is not None:
+        files.append(folder / "risk.csv")
+        points = zip(curve.coverage.tolist(), curve.risk.tolist(), curve.best.tolist(), strict=True)
+        write_csv(files[-1], [{"coverage": c, "risk": risk, "best": best} for c, risk, best in points])
     if result.references:
         files.append(folder / "references.csv")
-        write_csv(files[3], [{"reference": name, **scores} for name, scores in result.references.items()])
+        write_csv(files[-1], [{"reference": name, **scores} for name, scores in result.references.items()])
     return files

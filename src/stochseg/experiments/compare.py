@@ -192,7 +192,7 @@ def _references(configs: dict[str, TrainConfig], out: Path, terms: Terms) -> Ref
         "data": config.data.model_dump(mode="json"),
         **{key: value for key, value in terms.record().items() if key in ("split", "samples", "limit", "stochseg")},
     }
-    if file.is_file() and (known := json.loads(file.read_text()))["settings"] == settings:
+    if file.is_file() and (known := json.loads(file.read_text(encoding="utf-8")))["settings"] == settings:
         return cast(References, known["references"])
     references = score_references(open_split(config, terms.split), [terms.options.n], terms.limit)
     write_text(file, json.dumps({"settings": settings, "references": references}, indent=2) + "\n")
@@ -242,7 +242,7 @@ def _finished_row(file: Path, method: str, terms: dict[str, Any]) -> Row | None:
     """Read the row of an earlier call; None if there is none or it failed."""
     if not file.exists():
         return None
-    row: Row = json.loads(file.read_text())
+    row: Row = json.loads(file.read_text(encoding="utf-8"))
     now, earlier = {"method": method, **terms}, {"method": row["method"], **row.pop("settings")}
     changed = sorted(key for key in now | earlier if earlier.get(key) != now.get(key))
     if changed:
@@ -289,12 +289,12 @@ def _run(name: str, config: TrainConfig, folder: Path, terms: Terms) -> Row:
         return row | _scores(_load_trained(folder, config, terms.device), config, folder, terms)
     except Exception as error:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "problem.txt").write_text(traceback.format_exc())
+        (folder / "problem.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return row | {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
 def _scores(model: StochasticSegmenter, config: TrainConfig, folder: Path, terms: Terms) -> Row:
-    progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text())
+    progress = json.loads((folder / "run" / "last" / "state" / "progress.json").read_text(encoding="utf-8"))
     data, n = open_split(config, terms.split), terms.options.n
     metrics = evaluate(model, data, options=terms.options_for(model), limit=terms.limit, keep=0).metrics
     return {

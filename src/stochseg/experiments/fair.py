@@ -142,7 +142,7 @@ def _config(method: str, terms: FairTerms) -> TrainConfig:
 def _check_terms(file: Path, record: Mapping[str, Any]) -> None:
     now = json.loads(json.dumps(record))
     if file.exists():
-        before = json.loads(file.read_text())
+        before = json.loads(file.read_text(encoding="utf-8"))
         changed = sorted(key for key in now if before.get(key) != now[key])
         if changed:
             raise UserError(f"{file.parent} has results of another {', '.join(changed)}; choose another --out")
@@ -162,7 +162,7 @@ def _run_methods(
             (folder / "problem.txt").unlink(missing_ok=True)
             yield name, ""
         except Exception as error:
-            (folder / "problem.txt").write_text(traceback.format_exc())
+            (folder / "problem.txt").write_text(traceback.format_exc(), encoding="utf-8")
             yield name, " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
@@ -211,9 +211,9 @@ def _best_rate(config: TrainConfig, folder: Path, terms: FairTerms) -> float:
                 ged = _evaluate(load(folder / name / "last"), open_split(pilot, "tune"), "10", 100).metrics["ged_16"]
             except UserError as error:  # a rate at which the method diverges
                 ged, reason = float("inf"), str(error)
-                (folder / f"{name}.txt").write_text(reason)
+                (folder / f"{name}.txt").write_text(reason, encoding="utf-8")
             write_text(file, json.dumps({"lr": lr, "ged_16": ged}) + "\n")
-        row = json.loads(file.read_text())
+        row = json.loads(file.read_text(encoding="utf-8"))
         found[row["lr"]] = row["ged_16"]
     best = min(found, key=found.__getitem__)
     if found[best] == float("inf"):
@@ -291,7 +291,7 @@ def write_fair(names: Sequence[str], config: TrainConfig, terms: FairTerms, out:
     rows, first = list[dict[str, Any]](), dict[tuple[float, str, int], Mapping[str, float]]()
     for name in names:
         files = sorted((out / folder_of(name)).glob("scores-*.json"))
-        found = [{"seed": terms.seed, **json.loads(file.read_text())} for file in files]
+        found = [{"seed": terms.seed, **json.loads(file.read_text(encoding="utf-8"))} for file in files]
         for scores in sorted(found, key=lambda each: (each["seed"], each["minutes"])):
             own = scores.pop("images")
             reference = first.setdefault((scores["minutes"], scores["sampling"], scores["seed"]), own)
@@ -322,7 +322,7 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
 def _references(data: SegmentationData, terms: FairTerms, file: Path) -> dict[str, dict[str, float]]:
     if not file.exists():
         write_text(file, json.dumps(score_references(data, [N], terms.images), indent=2) + "\n")
-    found: dict[str, dict[str, float]] = json.loads(file.read_text())
+    found: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 

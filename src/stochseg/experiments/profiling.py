@@ -99,4 +99,4 @@ def peak_memory(device: torch.device) -> Iterator[MemoryUse]:
 
 
 def _resident() -> int:
-    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from stochseg.data import SegmentationData, open_path
 from stochseg.errors import UserError, unknown_name
 from stochseg.evaluation import Evaluation, evaluations_curve, write_results
-from stochseg.files import write_csv, write_new_folder
-from stochseg.models import StochasticSegmenter, list_bundled
-from stochseg.models.io import find_model, is_model
+from stochseg.files import check_replaceable, write_csv, write_new_folder
+from stochseg.locks import locked
+from stochseg.models import Calibration, StochasticSegmenter, list_bundled, load, save, store_calibration
+from stochseg.models.io import check_writable_model, find_model, is_checkpoint, is_model
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting import qualitative, quality_against_evaluations, write_figure
+from stochseg.plotting import qualitative, quality_against_evaluations, risk_against_coverage, write_figure
 from stochseg.reports import RunFacts, RunPage
 from stochseg.reports.run import Curve, read_evaluations
 from stochseg.training import TrainConfig, open_split, read_config
@@ -99,6 +101,44 @@ def open_run(path: Path, data: Path | None, split: str, weights: str | None = No
     return Run(path, found, split, source, open_split(config, split), config)
 
 
+def check_calibrated(run: Run, out: Path | None) -> None:
+    """Raise a UserError if the calibration of a model could not be written: call it before cases are sampled."""
+    if out is None:
+        check_writable_model(run.weights)
+    else:
+        check_replaceable(out, ours=is_checkpoint, kind="a saved model")
+
+
+def write_calibrated(run: Run, model: StochasticSegmenter, calibration: Calibration, out: Path | None) -> Path:
+    """Store the calibration of a model with it, under the lock of its run, or with a copy of the model.
+
+    Args:
+        run: the model on disk.
+        model: the same, loaded.
+        calibration: of this model.
+        out: folder of the copy; None: the model itself.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: if a training is writing to the run, or the model was replaced meanwhile.
+    """
+    if out is not None:
+        model.calibration = calibration
+        return save(model, out)
+    folder = run.weights.parent
+    with locked(folder) if (folder / CONFIG_FILE).is_file() else nullcontext():
+        now = load(run.weights).state_dict()
+        before = model.state_dict()
+        if now.keys() != before.keys() or any(not now[key].equal(before[key].cpu()) for key in now):
+            raise UserError(
+                f"{run.weights} was replaced while its cases were sampled, so the calibration does not belong to it; "
+                "calibrate again when its training has ended"
+            )
+        return store_calibration(run.weights, calibration)
+
+
 def default_results_dir(model: Path) -> Path:
     """Folder for results on a model: its run folder, or one below runs/ for a model without a run.
 
@@ -165,6 +205,8 @@ def write_evaluation(
     def write(folder: Path) -> None:
         write_results(result, folder)
         write_figure(qualitative(result.kept, run.data.info), folder / "samples.png")
+        if (kept := result.risk_coverage) is not None:
+            write_figure(risk_against_coverage(kept), folder / "risk.png")
         if measured is not None:
             figure = quality_against_evaluations({measured.sampler: measured.points}, n=options.n)
             write_figure(figure, folder / "curve.png")

@@ -3,13 +3,12 @@
 from stochseg.inference.engines import ENGINES, with_engine
 from stochseg.inference.exporter import export
 from stochseg.inference.gathering import GatherOptions, gather
-from stochseg.inference.parts import Part
 from stochseg.inference.pipeline import Outcome, predict
 from stochseg.inference.plan import PredictOptions
 from stochseg.inference.points import Lesion, read_lesions
 from stochseg.inference.result import to_numpy
 from stochseg.inference.scans import predict_lesions
-from stochseg.inference.stored import run_on
+from stochseg.inference.stored import hash_loaded, run_on
 from stochseg.inference.writers.dicom_seg import to_dicom_seg
 from stochseg.inference.writers.nifti import to_nifti
 
@@ -18,10 +17,10 @@ __all__ = [
     "GatherOptions",
     "Lesion",
     "Outcome",
-    "Part",
     "PredictOptions",
     "export",
     "gather",
+    "hash_loaded",
     "predict",
     "predict_lesions",
     "read_lesions",

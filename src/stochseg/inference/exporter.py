@@ -86,7 +86,7 @@ def export(model: StochasticSegmenter, folder: str | Path, size: tuple[int, int]
             "sampling": plain.sampling_constants(*size),
         }
         write_description(plain, scratch)
-        (scratch / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        (scratch / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return folder
 
 

@@ -87,9 +87,17 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     notices += _check_intensities(images, plan) + _check_size(size, model)
     stack, more = with_checked_headers(stack, model.info)
     notices += more
+    notices += calibration_notices(plan, len(images))
     if len(images) > 1:
         notices.append(SLICES[plan.options.slices or "shared"])
     return Job(source, stack, images, files, tuple(notices))
+
+
+def calibration_notices(plan: Plan, cases: int) -> list[str]:
+    """Why the calibration of a model does not apply. cases: images or volumes of the input that are sampled."""
+    if plan.calibration is not None and cases > 1:
+        return ["without calibrated intervals: the model was calibrated on single images, not on volumes of slices"]
+    return [plan.uncalibrated] if plan.uncalibrated else []
 
 
 def with_checked_headers(stack: Stack, info: DatasetInfo) -> tuple[Stack, list[str]]:
@@ -284,6 +292,7 @@ def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
     """Describe inputs, model, options and versions of a prediction as JSON values."""
     model, window = plan.model, result.window
     size = job.images.shape[2:]
+    record = plan.calibration_record
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -295,6 +304,7 @@ def describe(job: Job, plan: Plan, result: StackResult) -> dict[str, Any]:
             "config": model.config.model_dump(mode="json"),
             "data": model.info.name,
         },
+        **({} if record is None else {"calibration": record}),
         "options": plan.options.model_dump(mode="json"),
         "evaluations": result.evaluations,
         "window": None if window is None else [list(ends) for ends in window],

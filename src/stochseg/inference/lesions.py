@@ -14,7 +14,7 @@ import torch
 from stochseg.analysis.regions import label_components
 from stochseg.errors import UserError
 from stochseg.inference.grids import Grid, GridAxis, cut, paste, paste_labels, scale, steps
-from stochseg.inference.jobs import SLICES, Job, sample_batch
+from stochseg.inference.jobs import SLICES, Job, calibration_notices, sample_batch
 from stochseg.inference.plan import Plan
 from stochseg.inference.points import Lesion, Place, locate
 from stochseg.inference.result import FloatArray, LabelArray, StackResult
@@ -241,6 +241,7 @@ def _draw(grid: Grid, scan: Job, plan: Plan, advance: Advance, watch: WatchLesio
         check_intensities(seen, model.info)
     problem = describe_unusual(seen, model.info)
     notices: tuple[str, ...] = (problem,) if problem else ()
+    notices += tuple(calibration_notices(plan, len(images)))
     if len(images) > 1:
         notices += (SLICES[plan.options.slices or "shared"],)
     job = Job(scan.source, Stack(scaled), images, [], notices)

@@ -126,14 +126,14 @@ def export_bundle(model: StochasticSegmenter, folder: str | Path) -> Path:
         for name, content in {"metadata": _metadata(model), "inference": _inference(model)}.items():
             (scratch / f"configs/{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (scratch / "docs").mkdir()
-        (scratch / "docs/README.md").write_text(_README.format(name=model.name, data=model.info.name))
+        (scratch / "docs/README.md").write_text(_README.format(name=model.name, data=model.info.name), encoding="utf-8")
     return folder
 
 
 def is_bundle(folder: Path) -> bool:
     """Whether a folder is a bundle that `export_bundle` wrote."""
     try:
-        return "stochseg" in json.loads((folder / METADATA).read_text())["required_packages_version"]
+        return "stochseg" in json.loads((folder / METADATA).read_text(encoding="utf-8"))["required_packages_version"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

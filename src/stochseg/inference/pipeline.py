@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import torch
 
 from stochseg.errors import UserError
 from stochseg.files import sha256, sweep
+from stochseg.inference.chunks import chunks_of
 from stochseg.inference.jobs import Job, batches, describe, read_job, sample_batch
-from stochseg.inference.parts import ALL, Part, chunks_of
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.result_folder import is_complete, write_result
 from stochseg.inference.sources import Source, find_sources
@@ -22,8 +23,10 @@ from stochseg.inference.stored import StoredModel, StoredPlan
 from stochseg.inference.writers import Prediction
 from stochseg.locks import Claim, locked
 from stochseg.models import StochasticSegmenter
+from stochseg.parts import ALL, Part
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOST = f"its worker died {MAX_DEATHS} times, perhaps for lack of memory; try it with fewer --workers"
 """Problem of an input that ended its workers."""
@@ -207,8 +210,10 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return act(), ""
     except UserError as error:
+        log.debug("an input failed:", exc_info=error)
         return None, str(error)
     except OSError as error:
+        log.debug("an input failed:", exc_info=error)
         return None, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except (MemoryError, RuntimeError) as error:
         short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
@@ -249,6 +254,8 @@ def hash_files(source: Source) -> list[dict[str, str]]:
 def _write(job: Job, plan: Plan, folder: Path) -> None:
     assert job.result is not None
     options, model = plan.options, plan.model
-    prediction = Prediction(job.result, job.stack, model.info, model.name, options.overview, options.also)
+    prediction = Prediction(
+        job.result, job.stack, model.info, model.name, options.overview, options.also, plan.calibration
+    )
     write_result(folder, prediction, describe(job, plan, job.result))
     job.result = None  # frees its memory for the next inputs

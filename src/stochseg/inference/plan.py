@@ -13,6 +13,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from stochseg.errors import UserError
+from stochseg.inference.calibrated import usable_calibration
 from stochseg.inference.engines import with_engine
 from stochseg.limits import MAX_SIDE
 from stochseg.models import StochasticSegmenter
@@ -57,7 +58,9 @@ class PredictOptions(SamplingOptions):
     )
     allow_unusual_input: bool = Field(False, description="sample inputs unlike the training images, with a notice")
     overview: bool = Field(False, description="also write overview.png, a picture of all samples")
-    also: tuple[Literal["dicom-maps", "geojson"], ...] = Field((), description="further outputs: see docs")
+    also: tuple[Literal["dicom-maps", "geojson", "calibrated-mean"], ...] = Field(
+        (), description="further outputs: see docs"
+    )
 
 
 class Plan:
@@ -79,6 +82,10 @@ class Plan:
         self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # for model.sample
         self.tiled: StochasticSegmenter | None = None
         self.why_whole = ""
+        self.calibration, self.uncalibrated = usable_calibration(model, options)
+        if "calibrated-mean" in options.also and (self.calibration is None or self.calibration.scaling is None):
+            why = self.uncalibrated or "the model has none: fit it with `stochseg calibrate`"
+            raise UserError(f"calibrated-mean: expected a model with scaled probabilities; {why}")
         if options.slices is not None and self.takes_volumes:
             raise UserError(f"model {model.name!r} takes volumes: it has no choice of slices, got {options.slices!r}")
         if options.tile == 0:
@@ -89,6 +96,11 @@ class Plan:
             if options.tile is not None:
                 raise
             self.why_whole = str(error)
+
+    @property
+    def calibration_record(self) -> dict[str, Any] | None:
+        """The calibration that is used, as JSON values."""
+        return None if self.calibration is None else self.calibration.model_dump(mode="json")
 
     @property
     def takes_volumes(self) -> bool:

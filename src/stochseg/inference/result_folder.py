@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stochseg.errors import UserError
 from stochseg.files import replaced_folder
+from stochseg.inference.calibrated import describe_intervals
 from stochseg.inference.plan import Plan, PredictOptions
 from stochseg.inference.stacks import Lattice
 from stochseg.inference.writers import WRITERS, Prediction
@@ -52,7 +53,8 @@ def write_files(folder: Path, prediction: Prediction, facts: Mapping[str, Any]) 
     for name in files:
         WRITERS[name].write(prediction, folder / name)
     sizes = measure_sizes(prediction)
-    write_record(folder, {**facts, **sizes, "overlay_slice": prediction.shown_slice, "files": files})
+    intervals = {} if prediction.calibration is None else {"intervals": describe_intervals(prediction)}
+    write_record(folder, {**facts, **sizes, **intervals, "overlay_slice": prediction.shown_slice, "files": files})
     return files, sizes
 
 
@@ -95,6 +97,8 @@ def is_complete(
         changed.append("model")
     if [file["sha256"] for file in record.get("inputs", [])] != [file["sha256"] for file in files]:
         changed.append("input")
+    if record.get("calibration") != plan.calibration_record:
+        changed.append("calibration")
     if record.get("asked") != lesions:
         changed.append("choice of lesions")
     if changed:

@@ -18,7 +18,6 @@ from stochseg.extras import require
 from stochseg.files import replaced_folder
 from stochseg.inference.jobs import Job, describe
 from stochseg.inference.lesions import Segmented, WatchLesion, declared_preparation, locate_lesion, segment_lesion
-from stochseg.inference.parts import ALL, Part
 from stochseg.inference.pipeline import (
     LOST,
     Outcome,
@@ -49,6 +48,7 @@ from stochseg.inference.writers.dicom_seg import check_headers
 from stochseg.inference.writers.lesion_maps import write_lesion_maps
 from stochseg.locks import Claim
 from stochseg.models import StochasticSegmenter
+from stochseg.parts import ALL, Part
 from stochseg.types import DatasetInfo, Samples, Spacing
 from stochseg.workers import Pool
 
@@ -250,7 +250,8 @@ class _Task:
             for number, each in enumerate(segmented, start=1):
                 inside = f"{LESIONS}/{each.lesion.id}"
                 (scratch / inside).mkdir(parents=True)
-                prediction = Prediction(each.result, each.job.stack, model.info, model.name, options.overview)
+                shown = each.result, each.job.stack, model.info, model.name, options.overview
+                prediction = Prediction(*shown, calibration=self.plan.calibration)
                 about = _describe_lesion(each, number, scan.stack)
                 facts = {**describe(each.job, self.plan, each.result), "lesion": about}
                 names, sizes = write_files(scratch / inside, prediction, facts)

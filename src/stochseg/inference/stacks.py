@@ -9,12 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from stochseg.data.readers import arrays, itk, nifti
 from stochseg.data.readers.formats import compact
 from stochseg.data.readers.nifti import Plane, Slicing
-from stochseg.data.readers.pictures import Pixels
+from stochseg.data.readers.pictures import Pixels, open_quietly
 from stochseg.data.readers.trees import Tree
 from stochseg.errors import UserError
 
@@ -96,7 +95,7 @@ def read_picture(file: Path) -> Stack:
     picture = Tree(file.parent).picture(file.name)
     alpha, dpi = False, None
     try:
-        with Image.open(file) as image:
+        with open_quietly(file) as image:
             extra = getattr(image, "tag_v2", {}).get(338) or ()  # 1, 2: alpha; 0: another channel
             alpha = image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or bool({1, 2}.intersection(np.atleast_1d(extra)))
             dpi = image.info.get("dpi")

@@ -36,7 +36,7 @@ class StoredModel:
             UserError: There is no saved model.
         """
         bundled = find_model(Path(path)).parent == SHIPPED
-        return cls(str(path) if bundled else os.path.abspath(path), device, engine, _hash(model))
+        return cls(str(path) if bundled else os.path.abspath(path), device, engine, hash_loaded(model))
 
     def __call__(self) -> StochasticSegmenter:
         """Load the model.
@@ -45,12 +45,20 @@ class StoredModel:
             UserError: It differs from the one that was described.
         """
         model = load(self.path, device=self.device)
-        if _hash(model) != self.sha256:
+        if hash_loaded(model) != self.sha256:
             raise UserError(f"{self.path} differs from the model of the command; do not train it at the same time")
         return with_engine(model, self.engine)
 
 
-def _hash(model: StochasticSegmenter) -> str:
+def hash_loaded(model: StochasticSegmenter) -> str:
+    """Hash a model with its config and the facts about its data.
+
+    Args:
+        model: The model, without an engine, which would replace its modules.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
     return hash_model(model, model.config.model_dump(mode="json"), model.info.model_dump(mode="json"))
 
 

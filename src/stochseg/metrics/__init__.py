@@ -10,11 +10,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stochseg.metrics.calibration import CalibrationBins, brier, brier_sums, calibration_bins, ece, foreground_bins
+from stochseg.metrics.calibration import (
+    CalibrationBins,
+    brier,
+    brier_sums,
+    calibration_bins,
+    ece,
+    foreground_bins,
+    vote_bins,
+)
 from stochseg.metrics.confusion import confusion_matrix, dice_per_class, iou_per_class, miou
 from stochseg.metrics.functional import diversity, diversity_from_iou, ged, ged_from_iou, hm_iou, hm_iou_from_iou
 from stochseg.metrics.iou import IoUBlocks, class_iou_blocks, iou_blocks, pairwise_iou, without_void
 from stochseg.metrics.scaling import fit_scaling, scale_probabilities
+from stochseg.metrics.selective import RiskCoverage, fused_dice, risk_coverage
 from stochseg.metrics.table import METRIC_TABLE, MetricInfo, format_metric, metric_info, sort_metrics
 
 if TYPE_CHECKING:
@@ -39,6 +48,7 @@ __all__ = [
     "IoUBlocks",
     "MeanIoU",
     "MetricInfo",
+    "RiskCoverage",
     "SampleDiversity",
     "brier",
     "brier_sums",
@@ -52,6 +62,7 @@ __all__ = [
     "fit_scaling",
     "foreground_bins",
     "format_metric",
+    "fused_dice",
     "ged",
     "ged_from_iou",
     "hm_iou",
@@ -61,8 +72,10 @@ __all__ = [
     "metric_info",
     "miou",
     "pairwise_iou",
+    "risk_coverage",
     "scale_probabilities",
     "sort_metrics",
+    "vote_bins",
     "without_void",
 ]
 

@@ -87,6 +87,8 @@ class Votes:
 def count_votes(maps: Any, num_classes: int, ignore: int | None = None) -> Votes:
     """Count the votes of raters for Fleiss' kappa (Fleiss 1971), whose number may differ between pixels and images.
 
+    A pixel counts by its number of votes, as in Krippendorff's alpha; with equal numbers this is Fleiss' definition.
+
     Args:
         maps: "k *space", integers.
         num_classes: labels, the background included.

@@ -103,6 +103,27 @@ def foreground_bins(
     return _binned(bins, confidence, counted, correct * likely)
 
 
+def vote_bins(probabilities: Tensor, votes: Tensor, bins: int = 10, at_least: float = 0.0) -> CalibrationBins:
+    """Sort foreground labels as `foreground_bins` does, of pixels whose raters were counted before.
+
+    Args:
+        probabilities: "p l", of some pixels.
+        votes: "p l", the (weighted) number of raters who gave the pixel this label.
+        bins: number of bins.
+        at_least: leave out labels of a smaller probability.
+
+    Returns:
+        The bins, whose counts are float64 because votes have weights.
+
+    Example:
+        >>> ece(vote_bins(torch.tensor([[0.1, 0.9], [0.7, 0.3]]), torch.tensor([[1, 3], [4, 0]])))
+        tensor(0.2250, dtype=torch.float64)
+    """
+    confidence, counted = probabilities[:, 1:].double(), votes.double()
+    likely = confidence >= at_least
+    return _binned(bins, confidence, counted.sum(1, keepdim=True) * likely, counted[:, 1:] * likely)
+
+
 def ece(bins: CalibrationBins) -> Tensor:
     """Compute the expected calibration error: the mean over predictions of their bin's |accuracy − confidence|.
 

@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from stochseg.core import NOISES
 from stochseg.data.fitting import Fit
-from stochseg.errors import CutLabelsWarning, UserError, unknown_name
+from stochseg.errors import CutLabelsWarning, UserError
+from stochseg.models import inputs
+from stochseg.models.calibration import Calibration
 from stochseg.models.config import SegmenterConfig
-from stochseg.models.inputs import UNKNOWN, check_images, check_raters, image_key, prepare_images, prepare_known
+from stochseg.models.raters import rater_number
 from stochseg.models.sampling import (
     Drawing,
     Keys,
     Progress,
     SamplingOptions,
+    check_choices,
     check_finite,
     chunks,
     cut_notice,
@@ -48,8 +51,7 @@ class StochasticSegmenter(nn.Module):
     name: ClassVar[str] = "unregistered"
     config_type: ClassVar[type[SegmenterConfig]] = SegmenterConfig
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Keys of a training config that the method's authors chose, such as lr and batch_size; `recipe(name)` uses them
-    when a model is trained by its own name."""
+    """Keys of a training config, such as lr, that the method's authors chose; used when it is trained by its name."""
     accelerated_modules: tuple[str, ...] = ()
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
     and a tensor or a tuple of tensors out. Engines compute these, and `export` writes them."""
@@ -62,8 +64,9 @@ class StochasticSegmenter(nn.Module):
     """Whether the model can be built for volumes (`info.spatial_dims` 3)."""
     engine: str = "eager"
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
-    training_progress: float = 1.0
-    """Fraction of the training that is done. The training loop sets it, for a loss that changes on the way."""
+    training_progress: float = 1.0  # fraction of the training that is done; set by the training loop
+    calibration: Calibration | None = None
+    """Fitted on held-out cases by `stochseg calibrate`; saved and loaded with the model."""
     config: SegmenterConfig
 
     def __init__(self, info: DatasetInfo, config: SegmenterConfig):
@@ -91,6 +94,17 @@ class StochasticSegmenter(nn.Module):
     def loss(self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys) -> Losses:
         """The training loss, at least {"loss": scalar}. Arguments as in `forward`, checked."""
         raise NotImplementedError
+
+    def loss_by_rater(
+        self, image: Tensor, raters: Tensor, mask: Tensor | None, rater_count: Tensor, keys: Keys, rater_index: Tensor
+    ) -> Losses:
+        """Like `loss`, for models that know whose maps they are; most do not ask. rater_index: as in `forward`."""
+        return self.loss(image, raters, mask, rater_count, keys)
+
+    @property
+    def rater_names(self) -> tuple[str, ...]:
+        """The raters that the model can imitate, `options.rater` of `drawing`; none by default."""
+        return ()
 
     def drawing(self, image: Tensor, keys: Keys, options: SamplingOptions) -> Drawing:
         """Encode images "b c *space" once and return how to draw samples of them.
@@ -169,6 +183,7 @@ class StochasticSegmenter(nn.Module):
         mask: Tensor | None = None,
         keys: Keys | None = None,
         rater_count: Tensor | None = None,
+        rater_index: Tensor | None = None,
     ) -> Losses:
         """The training loss of a batch.
 
@@ -178,37 +193,25 @@ class StochasticSegmenter(nn.Module):
             mask: "b k *space", False = void.
             keys: name the randomness of each image; random by default.
             rater_count: "b", how many of the k maps an image really has; all by default.
+            rater_index: "b k", the place of each map's rater in `info.rater_names`, -1 if unknown, as by default.
 
         Returns:
             {"loss": scalar} and, for some models, its parts.
         """
-        check_images(image, self.info)
-        check_raters(image, raters, mask, self.num_classes)
+        inputs.check_images(image, self.info)
+        inputs.check_raters(image, raters, mask, self.num_classes)
         if mask is not None:
             raters = raters.masked_fill(~mask, 0)  # a void label such as 255 is not a class
         if keys is None:
             keys = [(int(k),) for k in torch.randint(2**62, (len(image),))]
-        k = raters.shape[1]
-        if rater_count is None:
-            rater_count = torch.full((len(image),), k)
-        elif rater_count.shape != (len(image),) or int(rater_count.min()) < 1 or int(rater_count.max()) > k:
-            raise UserError(f'rater_count "b": expected {len(image)} numbers from 1 to {k}, got {rater_count.tolist()}')
-        return self.loss(image.float(), raters.long(), mask, rater_count, keys)
+        rater_count, rater_index = inputs.check_rater_facts(raters, rater_count, rater_index)
+        return self.loss_by_rater(image.float(), raters.long(), mask, rater_count, keys, rater_index)
 
     def check_options(self, options: SamplingOptions) -> None:
         """Raise a UserError for options that this model cannot sample with: call it before work that would be lost."""
-        choices = {**self.sampling_choices, "noise": NOISES}
-        for option in ("evaluations", "sampler", "grid", "noise"):
-            got, names = getattr(options, option), choices.get(option)
-            if got is None:
-                continue
-            if names is None:
-                raise UserError(f"model {self.name!r} has no choice of {option}, got {got!r}; omit it")
-            if names and got not in names:
-                raise unknown_name(option, got, names)
-        most = self.max_evaluations
-        if options.evaluations is not None and most is not None and options.evaluations > most:
-            raise UserError(f"evaluations must be between 1 and T={most}, got {options.evaluations}")
+        check_choices(options, {**self.sampling_choices, "noise": NOISES}, self.max_evaluations, self.name)
+        if options.rater is not None:
+            rater_number(options.rater, self.rater_names, self.name)
 
     @torch.no_grad()
     def sample(
@@ -225,6 +228,8 @@ class StochasticSegmenter(nn.Module):
         known: Any = None,
         progress: Progress | None = None,
         allow_unusual_input: bool = False,
+        rater: str | int | None = None,
+        guidance: float | None = None,
     ) -> Samples:
         """Draw n plausible label maps per image.
 
@@ -247,6 +252,8 @@ class StochasticSegmenter(nn.Module):
                 have them, and the other pixels are drawn given them. For models of masked diffusion.
             progress: called with (evaluations done, evaluations in total).
             allow_unusual_input: sample images whose intensities or size are unlike those of the training images.
+            rater: draw as this one of `rater_names`, by name or number, would; default: as any of the raters.
+            guidance: from 0, any rater, to 1, the chosen one, as by default; above 1 exaggerates.
 
         Returns:
             The samples, on the model's device.
@@ -263,14 +270,12 @@ class StochasticSegmenter(nn.Module):
         >>> model.sample(np.zeros((16, 16), np.uint8), n=4)
         Samples(1 image of 16×16 pixels, 4 label maps each, 2 classes, seed 0, evaluations 1)
         """
-        options = SamplingOptions.parse(
-            {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed},
-            where="sample",
-        )
+        chosen = {"n": n, "evaluations": evaluations, "sampler": sampler, "grid": grid, "noise": noise, "seed": seed}
+        options = SamplingOptions.parse({**chosen, "rater": rater, "guidance": guidance}, where="sample")
         batch = self.prepare(image, allow_unusual_input=allow_unusual_input)
         if known is None:
             return self._sample(batch, options, (), progress, keys)[options.n]
-        labels = prepare_known(known, batch, self.num_classes).to(self.device)
+        labels = inputs.prepare_known(known, batch, self.num_classes).to(self.device)
         return impose_samples(self._sample(batch, options, (), progress, keys, labels)[options.n], labels)
 
     @torch.no_grad()
@@ -323,7 +328,7 @@ class StochasticSegmenter(nn.Module):
         """
         self.check_options(options)
         options = options.or_default(self.default_sampling())
-        key, fit = (options.seed, image_key(image[0])), self.fit(*image.shape[2:])
+        key, fit = (options.seed, inputs.image_key(image[0])), self.fit(*image.shape[2:])
         image = image if fit is None else fit.image(image)
         size, window = image.shape[2:], self.window(*image.shape[2:])
         with evaluation_mode(self):
@@ -351,8 +356,8 @@ class StochasticSegmenter(nn.Module):
         options = options.or_default(self.default_sampling())
         fit = self.fit(*batch.shape[2:])
         if fit is not None:
-            batch, known = fit.image(batch), None if known is None else fit.labels(known, UNKNOWN)
-        keys = [(options.seed, name) for name in (map(image_key, batch) if names is None else names)]
+            batch, known = fit.image(batch), None if known is None else fit.labels(known, inputs.UNKNOWN)
+        keys = [(options.seed, name) for name in (map(inputs.image_key, batch) if names is None else names)]
         if len(keys) != len(batch):
             raise UserError(f"keys: expected {len(batch)} numbers, one per image, got {len(keys)}")
         with evaluation_mode(self):
@@ -372,7 +377,7 @@ class StochasticSegmenter(nn.Module):
 
     def prepare(self, image: Any, *, allow_unusual_input: bool = False) -> Tensor:
         """Convert any image that `sample` accepts to a checked tensor "b c h w"; raw intensities are normalized."""
-        return prepare_images(image, self.info, allow_unusual=allow_unusual_input)
+        return inputs.prepare_images(image, self.info, allow_unusual=allow_unusual_input)
 
     def _draw(
         self,
@@ -385,10 +390,8 @@ class StochasticSegmenter(nn.Module):
     ) -> dict[int, Samples]:
         window, device, chunk = self.window(*image.shape[2:]), image.device, self.config.chunk
         inner = cut_window(image, window)
-        if known is None:
-            drawing = self.drawing(inner, keys, options)
-        else:
-            drawing = self.drawing_known(inner, keys, options, cut_window(known, window))
+        given = (inner, keys, options)
+        drawing = self.drawing(*given) if known is None else self.drawing_known(*given, cut_window(known, window))
         size = inner.shape[2:]
         samples = draw_samples(
             drawing, keys, size, options, self.info, chunk=chunk, device=device, progress=progress, counts=counts

@@ -25,7 +25,7 @@ class DiffusionConfig(SegmenterConfig):
     grid: str = Field("even", description="time steps at which the network is evaluated")
     evaluations: int | None = Field(None, ge=1, description="network evaluations per sample; None is all T")
     noise: str = Field("independent", description="independent, or latin: samples of an image are stratified")
-    renamed_keys: ClassVar = {"num_steps": "num_timesteps", "steps": "evaluations"}
+    renamed_keys: ClassVar[dict[str, str]] = {"num_steps": "num_timesteps", "steps": "evaluations"}
 
     @property
     def raters_per_image(self) -> int | None:

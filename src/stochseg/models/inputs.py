@@ -149,6 +149,24 @@ def check_raters(image: Tensor, raters: Tensor, mask: Tensor | None, num_classes
         )
 
 
+def check_rater_facts(raters: Tensor, rater_count: Tensor | None, rater_index: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The count "b" of the maps of each image and the raters "b k" of the maps; by default all, and unknown ones.
+
+    Raises:
+        UserError: if they do not fit `raters` "b k *space".
+    """
+    b, k = raters.shape[:2]
+    if rater_count is None:
+        rater_count = torch.full((b,), k)
+    elif rater_count.shape != (b,) or int(rater_count.min()) < 1 or int(rater_count.max()) > k:
+        raise UserError(f'rater_count "b": expected {b} numbers from 1 to {k}, got {rater_count.tolist()}')
+    if rater_index is None:
+        rater_index = torch.full((b, k), -1)
+    elif rater_index.shape != (b, k):
+        raise UserError(f'rater_index "b k": expected shape {(b, k)}, got {tuple(rater_index.shape)}')
+    return rater_count, rater_index
+
+
 def prepare_known(known: Any, batch: Tensor, num_classes: int) -> Tensor:
     """Known labels "b *space" int64 of a batch "b c *space" from an array "*space" or "b *space", -1 if unknown."""
     labels = torch.as_tensor(known)

@@ -1,11 +1,16 @@
-"""Models on disk: a folder with `model.safetensors`, `config.json` and their checksums. No pickle, no code."""
+"""Models on disk: a folder with `model.safetensors`, `config.json`, a calibration if there is one, and their checksums.
+
+No pickle, no code.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +26,12 @@ from stochseg.errors import UserError
 from stochseg.files import MANIFEST, find_folder, former, is_junk, replaced_folder, verify_manifest, write_manifest
 from stochseg.models.base import StochasticSegmenter
 from stochseg.models.budget import TensorBudget
+from stochseg.models.calibration import CALIBRATION, Calibration, read_calibration
 from stochseg.models.registry import build, find_class, is_registered
 from stochseg.networks import ImageEncoder, rename_old_tensors
 from stochseg.types import DatasetInfo
 
+log = logging.getLogger(__name__)
 FORMAT = "stochseg-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
@@ -76,6 +83,51 @@ def write_model(model: StochasticSegmenter, folder: Path, *, half: bool = False)
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
     write_tensors(weights, folder / WEIGHTS)
     write_description(model, folder)
+    if model.calibration is not None:
+        write_calibration(model.calibration, folder)
+
+
+def write_calibration(calibration: Calibration, folder: Path) -> None:
+    """Write the calibration of a model into its folder."""
+    text = json.dumps(calibration.model_dump(mode="json"), indent=2, allow_nan=False)
+    (folder / CALIBRATION).write_text(text + "\n", encoding="utf-8")
+
+
+def store_calibration(path: str | Path, calibration: Calibration) -> Path:
+    """Store a calibration with a saved model or with the checkpoint of a run that `load` reads, all or nothing.
+
+    Args:
+        path: the folder of the model or of the run, whose lock the caller holds.
+        calibration: of this model.
+
+    Returns:
+        The folder of the weights.
+
+    Raises:
+        UserError: if there is no model, it is bundled, or its files are damaged.
+    """
+    folder = find_model(Path(path))
+    check_writable_model(folder)
+    verify_manifest(folder)
+    with replaced_folder(folder, ours=is_checkpoint, kind="a saved model") as scratch:
+        for file in (each for each in folder.rglob("*") if each.is_file()):
+            if file.name in (CALIBRATION, MANIFEST) and file.parent == folder:
+                continue
+            target = scratch / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        write_calibration(calibration, scratch)
+        write_manifest(scratch)
+    return folder
+
+
+def check_writable_model(folder: Path) -> None:
+    """Raise a UserError for the folder of a bundled model, which is part of the installed package."""
+    if folder.parent == SHIPPED:
+        raise UserError(
+            f"the bundled model {folder.name!r} is part of the package and cannot be changed; pass --out FOLDER to "
+            "save a copy of it with its calibration"
+        )
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -101,7 +153,7 @@ def write_description(model: StochasticSegmenter, folder: Path) -> None:
         "config": model.config.model_dump(mode="json"),
         "info": model.info.model_dump(mode="json"),
     }
-    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -116,7 +168,7 @@ def is_checkpoint(folder: Path) -> bool:
     except UserError:
         return False
     names = {file.name for file in folder.iterdir() if not is_junk(file.name)}
-    if others := sorted(names - {WEIGHTS, CONFIG, MANIFEST, "state"}):
+    if others := sorted(names - {WEIGHTS, CONFIG, CALIBRATION, MANIFEST, "state"}):
         raise UserError(
             f"{folder} contains {', '.join(others)}, which would be lost when the model in it is replaced; move it to "
             "another place"
@@ -128,7 +180,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     """Load a saved model, the best checkpoint of a run (or the last if there is none yet), or a bundled model.
 
     Args:
-        path: a folder written by `save` or by training, or the name of a bundled model, such as "lidc".
+        path: a folder written by `save` or by training, or the name of a bundled model, such as "lidc", or
+            "hf:OWNER/NAME[@REVISION]" for a model of the Hugging Face Hub, which `stochseg.push` uploads (extra `hub`).
         device: where to put the model.
 
     Returns:
@@ -141,14 +194,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
     >>> stochseg.load("lidc").name
     'ccdm-fast'
     """
+    from stochseg.models.hub import local_copy  # which saves and loads
+
     _check_path(path)
     target = device if isinstance(device, torch.device) else pick_device(device)
+    source = local_copy(path)
     while True:
-        folder = find_model(Path(path))
+        folder = find_model(source)
         place = None
         try:
             place = folder.stat()
-            return _read_model(folder).to(target).eval()
+            model = _read_model(folder).to(target).eval()
+            log.debug("loaded %s from %s to %s", model.name, folder, target)
+            return model
         except (UserError, FileNotFoundError) as error:
             # Unless a training has replaced the files while they were read.
             if place is not None and folder.exists() and os.path.samestat(place, folder.stat()):
@@ -156,7 +214,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> StochasticS
 
 
 def _read_model(folder: Path) -> StochasticSegmenter:
-    verify_manifest(folder, only=(CONFIG, WEIGHTS))
+    calibrated = (folder / CALIBRATION).exists()
+    verify_manifest(folder, only=(CONFIG, WEIGHTS, CALIBRATION) if calibrated else (CONFIG, WEIGHTS))
     file = folder / CONFIG
     description = read_json(file)
     kind, version = description.get("format"), description.get("version")
@@ -170,6 +229,7 @@ def _read_model(folder: Path) -> StochasticSegmenter:
     options = {**before, **config} if before else config
     model = build(name, info, options, where=f" (in {file})", budget=_budget(folder))
     load_weights(model, folder / WEIGHTS)
+    model.calibration = read_calibration(folder / CALIBRATION, model.num_classes)
     for module in model.modules():
         if isinstance(module, ImageEncoder):
             module.cache = None  # a folder that the file names: loading a model touches no other files

@@ -8,20 +8,20 @@ each chunk its noise, reports progress and collects labels, mean and weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
 from stochseg.data.fitting import Fit
-from stochseg.errors import UserError, hyphenated
+from stochseg.errors import UserError, hyphenated, unknown_name
 from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED
 from stochseg.networks.shapes import one_hot
 from stochseg.types import DatasetInfo, Samples, Window
@@ -48,7 +48,28 @@ class SamplingOptions(Config):
     grid: str | None = Field(None, description="time steps at which the network is evaluated")
     noise: str | None = Field(None, description="independent, or latin: samples of an image are stratified")
     seed: int = Field(0, ge=0, le=MAX_SEED, description="same seed, same samples")
-    renamed_keys: ClassVar = {"samples": "n", "steps": "evaluations"}
+    rater: str | None = Field(None, description="draw as this rater would, by name or number; None: as any of them")
+    guidance: float | None = Field(
+        None,
+        ge=0,
+        le=10,
+        description="0: any rater, 1: the one chosen, between: interpolated, above: exaggerated",
+    )
+    renamed_keys: ClassVar[dict[str, str]] = {"samples": "n", "steps": "evaluations"}
+
+    @field_validator("rater", mode="before")
+    @classmethod
+    def _as_text(cls, rater: object) -> object:
+        return str(rater) if isinstance(rater, int) and not isinstance(rater, bool) else rater
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out keys that came later where they say nothing: records of earlier samples stay as they were."""
+        values: dict[str, Any] = dump(self)
+        for key in ("rater", "guidance"):
+            if values.get(key, ...) is None:
+                del values[key]
+        return values
 
     @field_validator("sampler", "grid", "noise")
     @classmethod
@@ -58,6 +79,24 @@ class SamplingOptions(Config):
     def or_default(self, defaults: SamplingOptions) -> SamplingOptions:
         """These options, with `defaults` in place of None."""
         return defaults.model_copy(update=self.model_dump(exclude_none=True))
+
+
+def check_choices(
+    options: SamplingOptions, choices: Mapping[str, Collection[str]], max_evaluations: int | None, model: str
+) -> None:
+    """Raise a UserError for options of which this model has no choice, or other choices."""
+    for option in ("evaluations", "sampler", "grid", "noise", "guidance"):
+        got, names = getattr(options, option), choices.get(option)
+        if got is None:
+            continue
+        if names is None:
+            raise UserError(f"model {model!r} has no choice of {option}, got {got!r}; omit it")
+        if names and got not in names:
+            raise unknown_name(option, got, names)
+    if options.evaluations is not None and max_evaluations is not None and options.evaluations > max_evaluations:
+        raise UserError(f"evaluations must be between 1 and T={max_evaluations}, got {options.evaluations}")
+    if options.guidance is not None and options.rater is None:
+        raise UserError(f"guidance {options.guidance:g} leads towards a rater; choose one with rater=NAME, or omit it")
 
 
 @contextmanager

@@ -162,12 +162,14 @@ class ImageTower(nn.Module):
 class LabelTower(nn.Module):
     """Network from one-hot labels "b l h w", or slices "b d l h w", t "b" and the image tower's maps to a mixture.
 
-    A component is a map of the whole image or volume: its weight depends on all slices.
+    A component is a map of the whole image or volume: its weight depends on all slices. by_rater: the last tensor is no
+    map but the vector "b width" of the rater to imitate, zero for any of them, which is added to the embedding of t.
     """
 
-    def __init__(self, num_classes: int, config: TwoTowerConfig, *, volumes: bool = False):
+    def __init__(self, num_classes: int, config: TwoTowerConfig, *, volumes: bool = False, by_rater: bool = False):
         super().__init__()
         self.num_classes, self.patch, self.components = num_classes, config.patch, config.components
+        self.by_rater = by_rater
         cell, width = config.patch**2, config.light[0]
         self.time = TimeEmbedding(width, 4 * width)
         self.pyramid = Pyramid(num_classes * cell, config.light, config.light_blocks, 4 * width, config, volumes)
@@ -177,6 +179,8 @@ class LabelTower(nn.Module):
             nn.init.normal_(last.weight, std=0.02)  # components that start equal would stay equal
             # The layer of the log-weights; saved models know it by this name.
             self.share = nn.Sequential(nn.SiLU(), zeroed(nn.Linear(config.light[-1], self.components)))
+            if by_rater:
+                self.rater_share = zeroed(nn.Linear(4 * width, self.components, bias=False))
 
     @torch.no_grad()
     def copy_single_head(self, single: LabelTower) -> bool:
@@ -200,7 +204,11 @@ class LabelTower(nn.Module):
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
         """Return log_weight "b m" of the components and the logits "b m l *space" of x0 in each."""
         flat, depth = fold(onehot)
-        time = self.time(t) if depth == 1 else self.time(t).repeat_interleave(depth, dim=0)
+        time = self.time(t)
+        if self.by_rater:
+            *added, rater = added  # type: ignore[assignment]
+            time = time + rater
+        time = time if depth == 1 else time.repeat_interleave(depth, dim=0)
         maps = {level: fold(each)[0] for level, each in enumerate(added)}
         levels = self.pyramid(F.pixel_unshuffle(flat, self.patch), time, maps, depth)
         out = F.pixel_shuffle(self.head(levels[0]), self.patch)
@@ -212,7 +220,8 @@ class LabelTower(nn.Module):
         deepest = levels[-1].mean((-2, -1))
         if depth > 1:
             deepest = torch.unflatten(deepest, 0, (-1, depth)).mean(1)
-        return torch.log_softmax(self.share(deepest).float(), dim=1), logits
+        share = self.share(deepest) + self.rater_share(rater) if self.by_rater else self.share(deepest)
+        return torch.log_softmax(share.float(), dim=1), logits
 
 
 class TwoTower(Denoiser):
@@ -227,6 +236,7 @@ class TwoTower(Denoiser):
         config: Shape of both towers.
         encoder: Pretrained features, which the image tower adds to its levels of the same resolution; None: no such.
         spatial_dims: 2 for images "b c h w", 3 for volumes "b c d h w".
+        by_rater: Whether maps are proposed for a rater, given by a vector of `rater_width` numbers.
 
     Raises:
         UserError: If the image tower has fewer levels than the label tower, or none of the encoder's resolution.
@@ -240,6 +250,7 @@ class TwoTower(Denoiser):
         encoder: ImageEncoder | None = None,
         *,
         spatial_dims: int = 2,
+        by_rater: bool = False,
     ):
         super().__init__()
         if len(config.tower) < len(config.light):
@@ -252,7 +263,10 @@ class TwoTower(Denoiser):
         self.encoder = encoder
         features, volumes = {} if encoder is None else self._levels_of(encoder), spatial_dims == 3
         self.image_tower = ImageTower(image_channels, config, features, volumes=volumes)
-        self.label_tower = LabelTower(num_classes, config, volumes=volumes)
+        self.label_tower = LabelTower(num_classes, config, volumes=volumes, by_rater=by_rater)
+        self.rater_width = 4 * config.light[0] if by_rater else 0
+        self.rater: Tensor | None = None  # the vector for which `encode` prepares; None: any rater
+        self.guidance = 1.0
 
     def _levels_of(self, encoder: ImageEncoder) -> dict[int, int]:
         """Channels of the encoder's maps by the level of the image tower at their stride."""
@@ -275,9 +289,27 @@ class TwoTower(Denoiser):
         slices = to_slices(pad_to_multiple(image, self.stride))
         features = () if self.encoder is None else self.encoder.levels(fold(slices)[0])
         features = tuple(unfold(maps, slices) for maps in features)
-        return Condition(self.image_tower(slices, *features), tuple(image.shape[2:]))
+        tensors = self.image_tower(slices, *features)
+        if self.rater_width:
+            nobody = tensors[0].new_zeros(len(image), self.rater_width)
+            tensors = (*tensors, nobody if self.rater is None else nobody + self.rater)
+        return Condition(tensors, tuple(image.shape[2:]))
+
+    def for_raters(self, condition: Condition, vectors: Tensor) -> Condition:
+        """Return the condition with these rater vectors, "b width", one per row."""
+        return Condition((*condition.tensors[:-1], vectors), condition.size)
 
     def propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
+        """Propose for the raters of the condition; with guidance w other than 1, between any rater and them:
+        logits(any) + w (logits(rater) - logits(any)), and the log-weights likewise."""
+        if self.guidance == 1:
+            return self._propose(x_t, t, condition)
+        anyone = self.for_raters(condition, torch.zeros_like(condition.tensors[-1]))
+        pairs = zip(self._propose(x_t, t, anyone), self._propose(x_t, t, condition), strict=True)
+        log_weight, logits = (torch.lerp(a, b, self.guidance) for a, b in pairs)
+        return torch.log_softmax(log_weight, 1), logits
+
+    def _propose(self, x_t: Tensor, t: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
         onehot = one_hot(x_t, self.num_classes, condition.tensors[0].dtype)
         onehot = to_slices(pad_to_multiple(onehot, self.stride, mode="constant"))
         log_weight, logits = self.label_tower(onehot, t, *condition.tensors)

@@ -8,6 +8,7 @@ from stochseg.plotting.curves import (
     quality_against_cost,
     quality_against_evaluations,
     reliability_diagram,
+    risk_against_coverage,
     training_curve,
 )
 from stochseg.plotting.grids import comparison_grid, contact_sheet, forward_process, label_strip, overview, qualitative
@@ -29,6 +30,7 @@ __all__ = [
     "quality_against_cost",
     "quality_against_evaluations",
     "reliability_diagram",
+    "risk_against_coverage",
     "training_curve",
     "write_figure",
 ]

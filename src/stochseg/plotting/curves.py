@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 
 from stochseg.analysis.measurement import Measurement
 from stochseg.errors import hyphenated
-from stochseg.metrics import CalibrationBins
+from stochseg.metrics import CalibrationBins, RiskCoverage
 from stochseg.plotting.pictures import FloatArray
 
 BLUE, ORANGE, GREEN, RED = "#1f4e79", "#c2571a", "#4caf6e", "#b3261e"
@@ -254,8 +254,35 @@ def scatter(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> Figure:
     return figure
 
 
+def risk_against_coverage(curve: RiskCoverage) -> Figure:
+    """Plot the risk of the most confident cases against the fraction that is kept.
+
+    Args:
+        curve: of `stochseg.metrics.risk_coverage`.
+
+    Returns:
+        The figure, with the best order of the same cases and the risk of a random one.
+    """
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+    axis = figure.subplots()
+    axis.axhline(curve.random_area, color=GRAY, linewidth=1.2, linestyle=":", label="random order")
+    axis.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.8, label="sorted by confidence")
+    axis.plot(curve.coverage, curve.best, color=GREEN, linewidth=1.2, linestyle="--", label="best order")
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.set_xlim(0, 1)
+    axis.set_ylim(bottom=0)
+    style_axes(axis, "images kept, the most confident first", "mean risk of those kept")
+    axis.legend(frameon=False, fontsize=8.5)
+    return figure
+
+
 def histogram(
-    measured: Measurement, color: str, *, raters: Measurement | None = None, thresholds: Sequence[float] = ()
+    measured: Measurement,
+    color: str,
+    *,
+    raters: Measurement | None = None,
+    thresholds: Sequence[float] = (),
+    calibrated: tuple[float, float] | None = None,
 ) -> Figure:
     """Plot the distribution of a measurement with its mean and 90% interval.
 
@@ -264,18 +291,21 @@ def histogram(
         color: of the bars, such as "#e8853c".
         raters: the same measurement of the raters, marked by triangles.
         thresholds: values marked by dotted lines.
+        calibrated: ends of the calibrated interval, marked by dashed lines.
 
     Returns:
         The figure.
     """
     figure = Figure(figsize=(2.9, 1.9), layout="constrained")
     axis = figure.subplots()
-    bins = _bins(measured, [*(raters.values if raters else ()), *thresholds])
+    bins = _bins(measured, [*(raters.values if raters else ()), *thresholds, *(calibrated or ())])
     axis.axvspan(*measured.interval(0.9), color="#e6ebf1", zorder=0.5)
     axis.hist(measured.values, bins.tolist(), weights=measured.weights, color=color, alpha=0.9)
     axis.axvline(measured.mean, color=BLUE, linewidth=1.6)
     for threshold in thresholds:
         axis.axvline(threshold, color=RED, linewidth=1.2, linestyle=":")
+    for end in calibrated or ():
+        axis.axvline(end, color=GREEN, linewidth=1.4, linestyle="--")
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no ticks at 2.5%, which would read 2%
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     margin = 0.02 * (bins[-1] - bins[0])

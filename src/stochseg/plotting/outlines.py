@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from contourpy import contour_generator
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from stochseg.analysis.image_samples import class_names
+from stochseg.analysis.margins import BAND, INSIDE, OUTSIDE
 from stochseg.plotting.pictures import FloatArray, LabelArray, palette
 from stochseg.types import DatasetInfo, Window, distinct_colors
 
@@ -73,6 +75,18 @@ def draw_raters(axis: Axes, picture: FloatArray, maps: LabelArray) -> None:
         for label in np.unique(labels[labels > 0]):
             # Later raters are thinner, so that both are visible where two drew the same line.
             draw_outline(axis, labels == label, color, linewidths=max(0.7, 2.2 - 0.5 * i))
+    fit_axes(axis, picture.shape)
+
+
+def draw_margins(axis: Axes, picture: FloatArray, maps: LabelArray, colors: Sequence[str]) -> None:
+    """Draw margin maps "c h w" (0 outside, 1 in the band, 2 inside) over a picture "h w 3": tinted, with both ends."""
+    mixed = picture
+    for margin, color in zip(maps, colors, strict=True):
+        mixed = np.where((margin == BAND)[..., None], 0.65 * mixed + 0.35 * np.array(to_rgb(color)), mixed)
+    axis.imshow(mixed, interpolation="nearest")
+    for margin, color in zip(maps, colors, strict=True):
+        draw_outline(axis, margin != OUTSIDE, color, linewidths=1.2)
+        draw_outline(axis, margin == INSIDE, color, linewidths=1.2)
     fit_axes(axis, picture.shape)
 
 

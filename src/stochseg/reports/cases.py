@@ -13,8 +13,9 @@ from stochseg.analysis.questions import Question
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
 from stochseg.evaluation import Evaluation, match_normalization, without_void_label
+from stochseg.inference.calibrated import usable_calibration
 from stochseg.metrics import without_void
-from stochseg.models import StochasticSegmenter
+from stochseg.models import Calibration, StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
 from stochseg.plotting.pictures import intensities_to_rgb
 from stochseg.reports.agreement import Agreement
@@ -62,7 +63,9 @@ def draw_case(
     samples = without_void_label(drawn, data.info)
     batch = Batch.collate([example], data.info.ignore)
     labels, raters = without_void(samples.labels, batch.raters, batch.mask)
-    return _report(example, replace(samples, labels=labels), data.info, spacing, questions, raters[0])
+    calibration, _ = usable_calibration(model, options)
+    shown = replace(samples, labels=labels)
+    return _report(example, shown, data.info, spacing, questions, raters[0], calibration)
 
 
 def _report(
@@ -72,16 +75,26 @@ def _report(
     spacing: Spacing | None,
     questions: Sequence[Question],
     raters: Tensor | None = None,
+    calibration: Calibration | None = None,
 ) -> ImageReport | VolumeReport:
     """The report on an image or a volume of a data set. spacing: if the example does not state it."""
     raw = info.normalization.inverse(example.image.float()).movedim(0, -1).numpy()
     spacing, names = example.spacing or spacing, () if raters is None else example.rater_names
     if example.image.ndim == 4:
         return VolumeReport.of_samples(
-            example.id, raw, samples, info, spacing=spacing, raters=raters, rater_names=names, questions=questions
+            example.id,
+            raw,
+            samples,
+            info,
+            spacing=spacing,
+            raters=raters,
+            rater_names=names,
+            questions=questions,
+            calibration=calibration,
         )
     picture = intensities_to_rgb(raw)
-    return ImageReport(example.id, picture, samples, info, spacing, raters, names, questions=questions)
+    seen = example.id, picture, samples, info, spacing, raters, names
+    return ImageReport(*seen, questions=questions, calibration=calibration)
 
 
 def check_questions(data: SegmentationData, spacing: Spacing | None, questions: Sequence[Question]) -> None:

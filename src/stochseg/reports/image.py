@@ -14,12 +14,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from stochseg.analysis.image_samples import ImageSamples, select_image
+from stochseg.analysis.margins import margin_map
 from stochseg.analysis.questions import Question
+from stochseg.models import Calibration
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.outlines import (
     Legend,
     class_legend,
     draw_labels,
+    draw_margins,
     draw_raters,
     draw_samples,
     draw_window,
@@ -52,6 +55,7 @@ class ImageReport(Statements):
     rater_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     questions: Sequence[Question] = ()
+    calibration: Calibration | None = None
 
     @cached_property
     def image(self) -> ImageSamples:
@@ -83,7 +87,7 @@ class ImageReport(Statements):
             heading or self.name,
             self._words(text),
             pictures=pictures,
-            width=12.5 if len(pictures) == 4 else 14.0,  # rows of four, or of three
+            width=12.5 if len(pictures) in (4, 7, 8) else 14.0,  # rows of four, or of three
             anchor=anchor,
             parts=parts,
         )
@@ -120,7 +124,26 @@ class ImageReport(Statements):
             _pixels(outlines, f"Outlines of {plural(len(maps), 'sample')}.", certain, legend),
             _pixels(mean_map, "Mean probability of foreground.", yellow),
             _pixels(entropy_map, "Entropy.", "Bright where the samples disagree, dark where they agree."),
+            *self._margin_picture(),
         ]
+
+    def _margin_picture(self) -> list[Picture]:
+        """The calibrated margins of all classes that have one."""
+        if self.calibration is None:
+            return []
+        found = [(c, self.calibration.margin(c, self._confidence)) for c in range(1, self.info.num_classes)]
+        depths = {label: each.offset for label, each in found if each is not None and each.offset is not None}
+        if not depths:
+            return []
+        mean = self.samples.mean[0].cpu().numpy()
+        picture, maps = self._view(np.stack([margin_map(mean[c], depth, self.spacing) for c, depth in depths.items()]))
+        drawn = figures.overlay(picture, self.aspect, draw_margins, maps, [self.info.colors[c] for c in depths])
+        text = (
+            f"The outline of a rater of a new patient is inside the band with {self._confidence:.0%} per class: "
+            f"{self.calibration.basis}."
+        )
+        legend = class_legend(self.info, list(depths)) if self.info.num_classes > 2 else []
+        return [_pixels(drawn, "Calibrated margin.", text, legend)]
 
     @property
     def _dashed(self) -> str:

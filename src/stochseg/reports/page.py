@@ -74,7 +74,7 @@ class Section:
 
 def write_page(file: Path, title: str, lead: str, sections: Sequence[Section], foot: str = "") -> Path:
     """Write a page, all or nothing, and return the file. All text is escaped."""
-    source = (files("stochseg.reports") / "templates" / "page.html").read_text()
+    source = (files("stochseg.reports") / "templates" / "page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(source).render(
         title=title, lead=lead, sections=sections, foot=foot, sliders=any(section.slides for section in sections)

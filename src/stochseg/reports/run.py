@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from stochseg._version import __version__
 from stochseg.evaluation import Evaluation, ModeTable
 from stochseg.evaluation.references import REFERENCE_NOTE
+from stochseg.metrics import RiskCoverage
 from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.models.io import read_json
 from stochseg.plotting import curves, plot, qualitative
@@ -102,6 +103,8 @@ class RunPage:
         if self.agreement is not None:
             contents, *cases = case_sections(self.cases, self.result, self.agreement)
             found += [contents, self.agreement.section(self.result.metrics["ece"])]
+        if (kept := self.result.risk_coverage) is not None and len(kept.risk) > 1:
+            found.append(_risk_section(kept))
         if self.result.modes is not None:
             found.append(_mode_section(self.result.modes))
         if self.curve is not None:
@@ -183,6 +186,17 @@ def _mode_section(modes: ModeTable) -> Section:
     )
     plotted = curves.mode_frequencies(modes.truth, modes.frequency, modes.names)
     return Section("Known truth", text, pictures=[_chart(plotted, "Sampled against true probability.")])
+
+
+def _risk_section(curve: RiskCoverage) -> Section:
+    text = (
+        "Risk is 1 − Dice of the fused map with the raters. If images are kept by the confidence of predict, and the "
+        "others go to a human, the mean risk of those kept follows the line; the further below the dotted line, the "
+        f"better the confidence sorts. Area under the curve: {curve.area:.4f}; of the best order "
+        f"{curve.best_area:.4f}, of a random one {curve.random_area:.4f}."
+    )
+    picture = _chart(curves.risk_against_coverage(curve), "Risk by the fraction of images kept.")
+    return Section("Which images to check by hand", text, pictures=[picture])
 
 
 def _curve_section(curve: Curve, result: Evaluation) -> Section:

@@ -25,6 +25,7 @@ from stochseg.files import sha256
 from stochseg.inference.result_folder import FORMAT, LESIONS, RESULT
 from stochseg.inference.sources import read_stack
 from stochseg.limits import check_memory
+from stochseg.models import Calibration
 from stochseg.models.io import read_json
 from stochseg.plotting.pictures import FloatArray, intensities_to_rgb
 from stochseg.plotting.planes import PLANES, marked_view
@@ -62,7 +63,7 @@ class ClassSizes(Part):
     color: str | None = None
     confidence: float | None = Field(None, ge=0, le=1)
     samples: tuple[float, ...] = Field(min_length=1)
-    renamed_keys: ClassVar = {"colour": "color"}
+    renamed_keys: ClassVar[dict[str, str]] = {"colour": "color"}
 
 
 class Geometry(Part):
@@ -150,6 +151,12 @@ class Result(Part):
     window: tuple[tuple[int, int], ...] | None = None
     coupling: Coupling = "independent"
     lesion: LesionFacts | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def usable_calibration(self) -> Calibration | None:
+        """The calibration of the model, unless the input is a volume that a model of images segmented."""
+        return None if self.image.slices > 1 and self.coupling != "joint" else self.calibration
 
     @property
     def info(self) -> DatasetInfo:
@@ -212,6 +219,10 @@ def read_result(folder: Path) -> Result:
         result = Result.parse(record, where=str(folder / RESULT))
         if len(set(map(len, result.weights or ()))) > 1:
             raise UserError(f"{folder / RESULT}: weights of different numbers of samples")
+        if result.calibration is not None:
+            result.calibration.check_classes(len(result.classes), str(folder / RESULT))
+            if result.calibration.sampling.n != result.num_samples:
+                raise UserError(f"{folder / RESULT}: a calibration of another number of samples")
     except UserError as error:
         raise UserError(f"{error}; {REMEDY}") from None
     if result.weights is not None and not np.allclose(result.weights, result.weights[0], atol=1e-6):
@@ -252,6 +263,7 @@ def read_image(
         spacing,
         notes=(*notes, *result.notes),
         questions=questions,
+        calibration=result.usable_calibration,
     )
 
 
@@ -296,6 +308,7 @@ def _read_volume_report(folder: Path, result: Result, questions: Sequence[Questi
         labeled=window if window is None or len(window) == 3 else ((0, image.slices), *window),
         notes=(*notes, *result.notes),
         questions=questions,
+        calibration=result.usable_calibration,
     )
 
 

@@ -7,12 +7,14 @@ from functools import cached_property
 
 from torch import Tensor
 
+from stochseg.analysis.conformal import calibrated_interval
 from stochseg.analysis.image_samples import ImageSamples, class_names
 from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure, measure_names
 from stochseg.analysis.questions import Answer, Question
 from stochseg.analysis.readings import Hypotheses, hypotheses
 from stochseg.errors import UserError
+from stochseg.models import Calibration
 from stochseg.plotting.curves import histogram
 from stochseg.plotting.output import embed_plot
 from stochseg.plotting.pictures import FloatArray
@@ -30,7 +32,8 @@ class Statements:
     """What a page says about the samples of one image or volume, except pictures; each is computed once.
 
     name: of the image; info: of the classes; spacing: millimeters per pixel; raters: their maps "k *space"; notes: for
-    the reader; questions: to answer. Subclasses are dataclasses with these fields.
+    the reader; questions: to answer; calibration: of the model, if it holds for these samples. Subclasses are
+    dataclasses with these fields.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Statements:
     rater_names: tuple[str, ...]
     notes: tuple[str, ...]
     questions: Sequence[Question]
+    calibration: Calibration | None
 
     @property
     def image(self) -> ImageSamples:
@@ -66,12 +70,15 @@ class Statements:
         return sorted((c for c, size in sizes.items() if size > 0), key=lambda c: -sizes[c])
 
     @cached_property
-    def measured(self) -> dict[tuple[int, str], Measurement]:
-        """Every named measure of every class that occurs."""
-        return {(c, what): self._measure(what, c) for c in self.labels for what in measure_names(self.image.axes)}
+    def measured(self) -> dict[tuple[int | None, str], Measurement]:
+        """Every named measure of every class that occurs, and (under None) the ratios that the data set names."""
+        ratios = self.info.measures if self.image.axes == 2 else ()
+        keys: list[tuple[int | None, str]] = [(None, what) for what in ratios]
+        keys += [(c, what) for c in self.labels for what in measure_names(self.image.axes)]
+        return {(c, what): self._measure(what, c) for c, what in keys}
 
     @cached_property
-    def rater_measured(self) -> dict[tuple[int, str], Measurement]:
+    def rater_measured(self) -> dict[tuple[int | None, str], Measurement]:
         """The same measures of the raters; empty without raters."""
         if self.raters is None:
             return {}
@@ -80,7 +87,7 @@ class Statements:
     def _measure(self, what: str, label: int | None, maps: Tensor | None = None) -> Measurement:
         """Measure the samples of the image, or other label maps "n *space" of it."""
         if maps is None:
-            return measure(self.image, what, label=label, spacing=self.spacing)
+            return measure(self.image, what, label=label, spacing=self.spacing, calibration=self.calibration)
         return measure(maps, what, label=label, spacing=self.spacing, info=self.info)
 
     @property
@@ -103,7 +110,9 @@ class Statements:
     def _answer_text(self, question: Question, measured: Measurement | None, answer: Answer | None) -> str:
         if measured is None:
             return f"P({question}): no answer, {self.problem_of(question)}"
-        return f"P({question}) = {answer}" + LARGEST * measured.name.endswith(LARGEST)
+        without = f"; undefined in {measured.undefined:.0%} of the samples, which count as no"
+        lost = without if measured.undefined > 0 else ""
+        return f"P({question}) = {answer}{lost}" + LARGEST * measured.name.endswith(LARGEST)
 
     def problem_of(self, question: Question) -> str:
         """Why this image cannot answer a question; "" if it can."""
@@ -167,13 +176,18 @@ class Statements:
         """Histograms of these measures of the largest classes. text: what a reader must know about all of them."""
         shown = self.labels[:MAX_CLASSES]
         asked = {m.name: (m, self._label_of(q) or 1, None) for q, m in self._asked if m and m.name.endswith(LARGEST)}
-        keys = [(c, what) for c in shown for what in (kinds if len(shown) == 1 else kinds[:2])]
-        drawn = [*asked.values(), *((self.measured[key], key[0], self.rater_measured.get(key)) for key in keys)]
+        keys = [key for key, each in self.measured.items() if key[0] is None and each.undefined < 1]
+        keys += [(c, what) for c in shown for what in (kinds if len(shown) == 1 else kinds[:2])]
+        last = self.info.num_classes - 1  # whose color a ratio has
+        found = ((self.measured[key], key[0] or last, self.rater_measured.get(key)) for key in keys)
+        drawn = [*asked.values(), *found]
         if not drawn:
             return Section("Measurements", "No sample marks anything, so there is nothing to measure.")
         words = ["Blue line: mean of the samples; gray band: 90% of the samples."]
         if self.raters is not None:
             words.append("Orange triangles: values of the raters.")
+        if any(self._calibrated(measured) for measured, _, _ in drawn):
+            words.append(f"Dashed green lines: calibrated interval. {self._calibrated_text}")
         if any(self._thresholds(measured) for measured, _, _ in drawn):
             words.append("Dotted red line: threshold of a question.")
         if len(self.labels) > MAX_CLASSES:
@@ -183,19 +197,51 @@ class Statements:
         )
 
     def _histogram(self, measured: Measurement, label: int, raters: Measurement | None) -> Picture:
-        plot = histogram(measured, self.info.colors[label], raters=raters, thresholds=self._thresholds(measured))
+        lines, ends = self._thresholds(measured), self._calibrated(measured)
+        known = None if raters is None else raters.defined()
+        plot = histogram(measured.defined(), self.info.colors[label], raters=known, thresholds=lines, calibrated=ends)
         title = measured.name[:1].upper() + measured.name[1:]
-        return Picture(embed_plot(plot), f"{title}:", f"{mean_and_interval(measured)}, mean (90% of samples).")
+        text = f"{mean_and_interval(measured)}, mean (90% of samples)."
+        if measured.undefined > 0:
+            text += f" Undefined in {measured.undefined:.0%} of the samples."
+        if ends is not None:
+            text += (
+                f" Calibrated {self._confidence:.0%} interval: {number(ends[0])} – {number(ends[1])} {measured.unit}."
+            )
+        return Picture(embed_plot(plot), f"{title}:", text)
+
+    # --- calibration ---
+
+    @property
+    def _confidence(self) -> float:
+        """Of calibrated intervals and margins."""
+        return 0.9 if self.calibration is None else self.calibration.main_confidence
+
+    @property
+    def _calibrated_text(self) -> str:
+        """What calibrated intervals and margins say, and what they assume; "" without a calibration."""
+        if self.calibration is None:
+            return ""
+        return (
+            f"It contains the value of a rater of a new patient with {self._confidence:.0%}: {self.calibration.basis}."
+        )
+
+    def _calibrated(self, measured: Measurement) -> tuple[float, float] | None:
+        return calibrated_interval(measured, self._confidence)
 
     def _table(self) -> Table:
         head = ["measure", "unit", "mean", "std", "median", "90% of samples"]
         names = f" ({', '.join(self.rater_names)})" if self.rater_names else ""
+        calibrated = any(map(self._calibrated, self.measured.values()))
+        head += [f"calibrated {self._confidence:.0%}"] if calibrated else []
         head += [f"raters{names}"] if self.rater_measured else []
         rows = []
         for key, m in self.measured.items():
             low, high = m.interval(0.9)
             middle = number(m.quantile(0.5))
             row = [m.name, m.unit, number(m.mean), number(m.std), middle, f"{number(low)} – {number(high)}"]
+            if calibrated:
+                row.append(" – ".join(map(number, self._calibrated(m) or ())))
             if self.rater_measured:
                 row.append(", ".join(number(v) for v in self.rater_measured[key].values))
             rows.append(row)

@@ -21,6 +21,7 @@ from stochseg.analysis.questions import Question
 from stochseg.analysis.readings import Hypotheses, hypotheses
 from stochseg.analysis.separation import Lesion, lesions
 from stochseg.data import spread
+from stochseg.models import Calibration
 from stochseg.plotting import report_figures as figures
 from stochseg.plotting.outlines import Legend, class_legend, draw_labels, draw_raters, draw_samples, rater_legend
 from stochseg.plotting.output import embed_picture
@@ -73,6 +74,7 @@ class VolumeReport(Statements):
     labeled: Window | None = None
     notes: tuple[str, ...] = ()
     questions: Sequence[Question] = ()
+    calibration: Calibration | None = None
 
     @classmethod
     def of_samples(
@@ -86,6 +88,7 @@ class VolumeReport(Statements):
         raters: Tensor | None = None,
         rater_names: tuple[str, ...] = (),
         questions: Sequence[Question] = (),
+        calibration: Calibration | None = None,
     ) -> VolumeReport:
         """Cut out the part that samples or raters mark. raw: intensities "d h w c"; raters: "k d h w"."""
         image = select_image(samples, info=info)
@@ -104,6 +107,7 @@ class VolumeReport(Statements):
             rater_names=rater_names,
             labeled=samples.window,
             questions=questions,
+            calibration=calibration,
         )
 
     @property
@@ -140,7 +144,8 @@ class VolumeReport(Statements):
         if 3 not in MEASURES[what].axes:
             return self._largest(what, label)
         if what == VOLUME and maps is None and self.volumes:
-            return self.volumes[label] if label is not None else total_size(list(self.volumes.values()))
+            stated = self.volumes[label] if label is not None else total_size(list(self.volumes.values()))
+            return replace(stated, offsets=super()._measure(what, label).offsets)
         return super()._measure(what, label, maps)
 
     def _largest(self, what: str, label: int | None) -> Measurement:

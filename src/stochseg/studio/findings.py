@@ -6,14 +6,14 @@ It is computed once from the folder that `predict` wrote and stored next to it, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from stochseg.analysis import hypotheses, measure
+from stochseg.analysis import calibrated_interval, hypotheses, measure
 from stochseg.analysis.image_samples import ImageSamples, class_names
 from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure_names
@@ -122,7 +122,17 @@ class Findings:
         spacing = None if self.spacing is None else self.spacing[-samples.axes :]
         names = measure_names(samples.axes)
         classes = range(1, self.info.num_classes)
-        return {(what, c): measure(samples, what, label=c, spacing=spacing) for what in names for c in classes}
+        own = partial(
+            measure,
+            samples,
+            spacing=spacing,
+            calibration=self.result.usable_calibration if samples is self.samples else None,
+        )
+        found = {(what, c): own(what, label=c) for what in names for c in classes}
+        ratios = {what: own(what) for what in self.info.measures if samples.axes == 2}
+        last = self.info.num_classes - 1  # whose color a ratio has
+        shown = {(what, last): each for what, each in ratios.items() if each.undefined == 0}
+        return {**shown, **found}
 
     def _scores(self) -> Json | None:
         if self.rated is None:
@@ -140,6 +150,7 @@ class Findings:
     def document(self) -> Json:
         """The answer of GET …/result, without the list of files."""
         result, names = self.result, class_names(self.info)
+        calibration = result.usable_calibration
         measured = self._measured(self.samples)
         rated = {} if self.rated is None else self._measured(self.rated)
         readings = hypotheses(self.samples)
@@ -180,6 +191,7 @@ class Findings:
                 "measures": {_key(*key): each.values.tolist() for key, each in rated.items()},
             },
             "warnings": warnings,
+            "calibration": None if calibration is None else calibration.basis,
             "notes": [notice for notice in result.notices if notice not in warnings],
             "coupling": result.coupling,
             "evaluations": result.evaluations,
@@ -197,9 +209,10 @@ class Findings:
             "class": label,
             "interval": [low, high],
             "level": LEVEL,
+            "calibrated": calibrated_interval(measured, LEVEL),
             "median": median,
             "mean": measured.mean,
-            "statement": f"{what} of {class_names(self.info)[label]}: median {number(median)}{unit}, "
+            "statement": f"{measured.name}: median {number(median)}{unit}, "
             f"{LEVEL:.0%} of the samples from {number(low)} to {number(high)}{unit}",
         }
 

@@ -157,7 +157,7 @@ async def receive_form(form: FormData, studio: Studio) -> Json:
         if raters:
             await run_in_threadpool(_store_files, folder / "raters", raters)
             given = [part.filename or "rater" for part in raters if isinstance(part, UploadFile)]
-            (folder / "rater_names.json").write_text(json.dumps([_shown(name) for name in given]))
+            (folder / "rater_names.json").write_text(json.dumps([_shown(name) for name in given]), encoding="utf-8")
     except BaseException:
         remove(folder)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 import webbrowser
@@ -56,8 +57,10 @@ def serve(
     require("python_multipart", "studio", "stochseg studio")
     from stochseg.studio.api import create_app
 
-    if not is_loopback(host) and settings.token is None:
-        raise UserError(f"--host {host} is reached from other machines: expected a token, got none; pass --token-file")
+    reached = [f"--host {host}"] * (not is_loopback(host))
+    reached += [f"--allow-host {name}" for name in settings.hosts if not is_loopback(name)]
+    if reached and settings.token is None:
+        raise UserError(f"{reached[0]} is reached from other machines: expected a token, got none; pass --token-file")
     listener = _listen(host, port)
     port = listener.getsockname()[1]
     limit = int(settings.limits.upload_mb * 10**6)
@@ -85,7 +88,8 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.name == "posix":  # on Windows it would let two servers share a port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stochseg.documents import parse_json
 from stochseg.errors import UserError
@@ -155,20 +155,32 @@ class Store:
 
 
 def read_events(folder: Path, after: int) -> list[Json]:
-    """Complete events of a job behind a number."""
+    """Complete events of a job behind a number; damaged lines are skipped."""
     try:
         content = (folder / EVENTS).read_bytes()
     except FileNotFoundError:
         return []
     lines = content.split(b"\n")[:-1]  # the last part is empty, or being written
-    return [json.loads(line) for line in lines[after:]]
+    return [event for line in lines[after:] if (event := _parse_event(line)) is not None]
+
+
+def _parse_event(line: bytes) -> Json | None:
+    try:
+        event = parse_json(line, EVENTS)
+        sound = isinstance(event["id"], int) and isinstance(event["data"], dict)
+        if event["type"] == "state":
+            sound &= event["data"]["state"] in get_args(State) and isinstance(event["data"]["time"], (int, float))
+    except (UserError, KeyError, TypeError):
+        return None
+    return event if sound else None
 
 
 def _load(folder: Path) -> JobRecord | None:
     request = _read_json(folder / REQUEST) if re.fullmatch(ID, folder.name) else None
-    if request is None:
+    created = None if request is None else request.pop("created", None)
+    if request is None or not isinstance(created, (int, float)) or "input" not in request:
         return None
-    record = JobRecord(folder.name, folder, request, float(request.pop("created")))
+    record = JobRecord(folder.name, folder, request, float(created))
     _cut_torn_line(folder / EVENTS)
     for event in read_events(folder, 0):
         record.events = event["id"]

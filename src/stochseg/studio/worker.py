@@ -37,8 +37,13 @@ from stochseg.studio.tasks import Message, Task
 
 MIN_PAUSE = 0.15
 """Seconds between two reports of progress."""
-TITLES = {"lidc": "Lung nodules in CT slices", "lidc-3d": "Lung nodules in CT volumes"}
-LICENSES = dict.fromkeys(TITLES, "Weights: MIT; trained on LIDC-IDRI (CC BY 3.0). For research, not for diagnosis.")
+TITLES = {
+    "lidc": "Lung nodules in CT slices",
+    "lidc-3d": "Lung nodules in CT volumes",
+    "papila": "Optic disc and cup in fundus crops",
+}
+SOURCES = {"lidc": "LIDC-IDRI (CC BY 3.0)", "lidc-3d": "LIDC-IDRI (CC BY 3.0)", "papila": "PAPILA (CC BY 4.0)"}
+LICENSES = {name: f"Weights: MIT; trained on {of}. For research, not for diagnosis." for name, of in SOURCES.items()}
 log = logging.getLogger(__name__)
 
 
@@ -169,7 +174,7 @@ class Worker:
     def _write(self, task: Task, job: Job, plan: Plan) -> None:
         assert job.result is not None
         self.tell("progress", task.id, {"done": 1, "total": 1, "what": "analyzing"})
-        prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name)
+        prediction = Prediction(job.result, job.stack, plan.model.info, plan.model.name, calibration=plan.calibration)
         write_result(Path(task.folder) / RESULT, prediction, describe(job, plan, job.result))
         self._write_page(task, job.seconds)
 
@@ -280,7 +285,7 @@ def _file_point(task: Task) -> Point:
 
 
 def _facts(task: Task) -> Json:
-    facts: Json = json.loads((Path(task.input) / INPUT).read_text())
+    facts: Json = json.loads((Path(task.input) / INPUT).read_text(encoding="utf-8"))
     return facts
 
 

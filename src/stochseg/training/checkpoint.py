@@ -85,7 +85,7 @@ def save_checkpoint(
         }
         write_tensors(moments, state / "optimizer.safetensors")
         progress.moments = len(moments)
-        (scratch / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
+        (scratch / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
         write_manifest(scratch)
 
 

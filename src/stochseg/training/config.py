@@ -100,7 +100,11 @@ class ValidationConfig(Config):
     calibration_images: int = Field(
         16, ge=0, description="images on which the best model measures its grid `entropy` after training"
     )
-    renamed_keys: ClassVar = {"samples": "num_samples", "steps": "evaluations", "settle": "calibration_images"}
+    renamed_keys: ClassVar[dict[str, str]] = {
+        "samples": "num_samples",
+        "steps": "evaluations",
+        "settle": "calibration_images",
+    }
 
 
 class TrainConfig(Config):
@@ -160,6 +164,16 @@ class TrainConfig(Config):
         2, ge=1, description="last checkpoints to keep; if the newest is damaged, a run resumes from the one before"
     )
     log_every: int = Field(20, ge=1, description="steps between records in the log")
+
+    @field_validator("start_from")
+    @classmethod
+    def _not_of_the_hub(cls, name: str | None) -> str | None:
+        if name is not None and name.startswith("hf:"):
+            raise ValueError(
+                "names in configs do not reach the hub; save the model first, with stochseg.save(stochseg.load(NAME), "
+                "FOLDER), and start from FOLDER"
+            )
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -256,7 +270,7 @@ def read_config(file: Path) -> TrainConfig:
         UserError: if the file is missing, is not YAML, or has unknown keys or values.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(
             f"{file} is missing: {file.parent} is not a training run; give a folder written by `stochseg train`"

@@ -317,9 +317,8 @@ class _Run:
         self.model.training_progress = self.config.progress(self.progress.step, self.progress.seconds)
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
-            losses: Losses = self.parallel(
-                batch.image.to(device), batch.raters.to(device), mask, keys=draw.keys, rater_count=batch.rater_count
-            )
+            about = {"keys": draw.keys, "rater_count": batch.rater_count, "rater_index": batch.rater_index}
+            losses: Losses = self.parallel(batch.image.to(device), batch.raters.to(device), mask, **about)
         value = self._mean(losses["loss"].item())
         if not math.isfinite(value):
             self._diverged("loss", value)

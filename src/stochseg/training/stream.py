@@ -94,9 +94,9 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
             examples.append(self.augment(example, rng, self.data.info))
             keys.append((self.seed, LOSS, epoch, place))
         if len({e.image.shape for e in examples}) == 1:
-            return Draw(Batch.collate(examples, self.data.info.ignore), keys)
+            return Draw(Batch.collate(examples, self.data.info.ignore, self.data.info.rater_names), keys)
         void = void_label(self.data.info)
-        return Draw(Batch.collate(pad_together(examples, void), void), keys)
+        return Draw(Batch.collate(pad_together(examples, void), void, self.data.info.rater_names), keys)
 
     def _index(self, place: Place) -> int:
         return int(_order(self.seed, place[0], len(self.data))[place[1]])

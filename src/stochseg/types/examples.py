@@ -65,6 +65,7 @@ class Batch:
         mask: same shape, False = void; None if nothing is void.
         rater_count: "b", number of raters of each image.
         ids: one per image.
+        rater_index: "b k" int64, the place of each map's rater in the data set's `rater_names`, -1 if unknown.
     """
 
     image: Tensor
@@ -72,10 +73,14 @@ class Batch:
     mask: Tensor | None
     rater_count: Tensor
     ids: tuple[str, ...]
+    rater_index: Tensor
 
     @classmethod
-    def collate(cls, examples: Sequence[Example], ignore: int | None = None) -> Batch:
-        """Stack examples of one size; label maps of value `ignore` become void."""
+    def collate(cls, examples: Sequence[Example], ignore: int | None = None, rater_names: Sequence[str] = ()) -> Batch:
+        """Stack examples of one size; label maps of value `ignore` become void.
+
+        rater_names: those of the data set, which number the raters.
+        """
         sizes = {(tuple(e.image.shape[1:]), tuple(e.raters.shape[1:])) for e in examples}
         if len(sizes) != 1 or any(a != b for a, b in sizes):
             raise UserError(
@@ -88,4 +93,15 @@ class Batch:
         if ignore is not None and bool((raters == ignore).any()):
             mask = raters != ignore
             raters = raters.masked_fill(~mask, 0)
-        return cls(torch.stack([e.image for e in examples]), raters, mask, rater_count, tuple(e.id for e in examples))
+        image, ids = torch.stack([e.image for e in examples]), tuple(e.id for e in examples)
+        return cls(image, raters, mask, rater_count, ids, _rater_index(examples, rater_names, raters.shape[1]))
+
+
+def _rater_index(examples: Sequence[Example], names: Sequence[str], k: int) -> Tensor:
+    """Numbers "b k" of the raters of each example's maps, -1 where unknown and where an example has fewer maps."""
+    places = {name: place for place, name in enumerate(names)}
+    index = torch.full((len(examples), k), -1)
+    for row, example in zip(index, examples, strict=True):
+        if len(example.rater_names) == len(example.raters):
+            row[: len(example.raters)] = torch.tensor([places.get(name, -1) for name in example.rater_names])
+    return index

@@ -113,7 +113,11 @@ class DatasetInfo(Config):
         None, description="upright: photographs, in which up is up; free: quarter turns give images as plausible"
     )
     preparation: Preparation | None = Field(None, description="how a part of a scan becomes an image of the data")
-    renamed_keys: ClassVar = {"normalisation": "normalization"}
+    measures: tuple[str, ...] = Field(
+        (), description='ratios of two classes to report, such as "vertical cup/disc ratio", for images'
+    )
+    rater_names: tuple[str, ...] = Field((), description="the persons who drew the label maps, if they are known")
+    renamed_keys: ClassVar[dict[str, str]] = {"normalisation": "normalization"}
 
     @model_validator(mode="after")
     def _lengths(self) -> DatasetInfo:
@@ -142,6 +146,9 @@ class DatasetInfo(Config):
         later = {"intensities": None, "min_size": None, "spatial_dims": 2, "preparation": None, "codes": ()}
         for key, usual in later.items():
             if values.get(key, ...) == usual:
+                del values[key]
+        for key in ("rater_names", "measures"):
+            if not values.get(key, ...):
                 del values[key]
         return values
 

@@ -157,7 +157,7 @@ def _write_descriptions(folder: Path, records: Records, cases: dict[str, CaseFac
     }
     (folder / DATASET).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
     fold = {split: [case for case, facts in trained.items() if facts.split == split] for split in ("train", "val")}
-    (folder / SPLITS).write_text(json.dumps([fold], indent=1) + "\n")
+    (folder / SPLITS).write_text(json.dumps([fold], indent=1) + "\n", encoding="utf-8")
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -36,7 +36,7 @@ class FolderConfig(DatasetInfo):
     """Millimeters between slices, rows and columns to which volumes are resampled. None: each has its own."""
     license: str = "not stated"
     citation: str = ""
-    renamed_keys: ClassVar = {"licence": "license"}
+    renamed_keys: ClassVar[dict[str, str]] = {"licence": "license"}
 
     @model_validator(mode="after")
     def _check(self) -> FolderConfig:

@@ -48,7 +48,7 @@ class Folder:
             raise unknown_name(f"split of {root}", split, self._files.splits)
         self.split = split
         self.ids = self._files.splits[split]
-        self.info = self._files.config.info
+        self.info = self._files.config.info.model_copy(update={"rater_names": tuple(sorted(self._files.labels))})
         self._files.check(self.ids)
         self._spaces: dict[int, tuple[int, ...]] = {}
 

@@ -140,7 +140,7 @@ def _find_cases(
     tree: Tree, roots: Sequence[str], description: Mapping[str, Any], facts: ExportFacts | None
 ) -> dict[str, Files]:
     """The files of all cases with an image and a label map."""
-    suffix = str(description.get("file_ending", ".nii.gz"))
+    suffix = str(description.get("file_ending") or ".nii.gz")
     channels: dict[str, dict[int, str]] = {}
     labels: dict[str, dict[str, str]] = {}
     for root in roots:
@@ -185,6 +185,8 @@ def _reader(
     first = next(iter(cases.values()))
     dims, plane = _shape(tree, first.channels[0])
     channels = description.get("channel_names") or description.get("modality") or {}
+    if not isinstance(channels, (dict, list)):
+        raise UserError(f"{tree.path}: expected channel_names such as {{'0': 'CT'}} in {DATASET}, got {channels!r}")
     info = DatasetInfo(
         name=str(description.get("name") or tree.path.resolve().name),
         num_classes=len(names),

@@ -28,7 +28,7 @@ class Provenance(Config):
     license: str = "not stated"
     citation: str = ""
     note: str = ""
-    renamed_keys: ClassVar = {"licence": "license"}
+    renamed_keys: ClassVar[dict[str, str]] = {"licence": "license"}
 
 
 @dataclass(frozen=True)

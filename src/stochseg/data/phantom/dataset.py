@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -46,6 +47,7 @@ class PhantomConfig(Config):
     count: int = Field(default=1000, ge=1, le=10**7)
     raters: int = Field(default=4, ge=1, le=1000)
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    habits: tuple[float, ...] = Field((), description="one per rater: added to their log-odds of including the halo")
 
 
 @register_dataset("phantom")
@@ -68,6 +70,10 @@ class Phantoms:
     of 70 and more, when a contrast is measured in the image: a careful reader gets the probabilities right to within
     0.02 ("nothing") and 0.04 (the others), root mean square.
 
+    With `habits`, the raters are persons, "rater1", "rater2", ..., with one map of each per image. A rater of habit h
+    includes the halo with the probability sigmoid(logit(p) + h), where p is the one above: below 0 they keep to the
+    core, above 0 they are generous.
+
     Everything is a function of (seed, split, index, size, variant); the scene itself of the first three.
 
     Args:
@@ -77,6 +83,7 @@ class Phantoms:
         count: Number of images.
         raters: Label maps per image.
         seed: Seed of the scenes and raters.
+        habits: One number per rater, instead of `raters`.
 
     Example:
         >>> data = Phantoms("train", size=32, count=10)
@@ -96,19 +103,31 @@ class Phantoms:
         count: int = 1000,
         raters: int = 4,
         seed: int = 0,
+        habits: Sequence[float] = (),
     ) -> None:
         if split not in SPLITS:
             raise unknown_name("split of phantom", split, SPLITS)
-        options = {"size": size, "variant": variant, "count": count, "raters": raters, "seed": seed}
+        options = {"size": size, "variant": variant, "count": count, "raters": len(habits) or raters, "seed": seed}
         self.split = split
-        self.config = PhantomConfig.parse(options, where="phantom")
+        self.config = PhantomConfig.parse({**options, "habits": tuple(habits)}, where="phantom")
         names = CLASS_NAMES[self.config.variant]
-        self.info = DatasetInfo(name="phantom", num_classes=len(names), image_channels=1, class_names=names)
+        self.info = DatasetInfo(
+            name="phantom",
+            num_classes=len(names),
+            image_channels=1,
+            class_names=names,
+            rater_names=tuple(f"rater{i + 1}" for i in range(len(habits))),
+        )
         self._spacing: Spacing = (FIELD_MM / self.config.size,) * 2
         self._cache: dict[int, _Case] = {}
 
     def __len__(self) -> int:
         return self.config.count
+
+    @property
+    def habits(self) -> tuple[float, ...]:
+        """The habits of the raters, if they have any."""
+        return self.config.habits
 
     @property
     def groups(self) -> list[str]:
@@ -124,17 +143,30 @@ class Phantoms:
         name = self._name(index)
         return Example(
             image=self.info.normalization(torch.from_numpy(case.image)[None]),
-            raters=_pick(case, self.config.raters, self._rng(index, RATER_STREAM)),
+            raters=self._rate(case, self._rng(index, RATER_STREAM)),
             id=name,
             group=name,
             spacing=self._spacing,
+            rater_names=self.info.rater_names,
         )
 
-    def truth(self, index: int) -> Truth:
-        """Return the distribution from which the raters of an image are drawn, with probabilities "m" float64."""
-        case = self._case(index)
+    def _rate(self, case: _Case, rng: np.random.Generator) -> Tensor:
+        if not self.config.habits:
+            return _pick(case, self.config.raters, rng)
+        return torch.cat([_pick(case.of(habit), 1, rng) for habit in self.config.habits])
+
+    def truth(self, index: int, rater: str | None = None) -> Truth:
+        """Return the distribution from which the raters of an image are drawn, with probabilities "m" float64.
+
+        Args:
+            index: Number of the image.
+            rater: That of this rater, if they have habits; None: of a rater chosen at random.
+        """
+        case, habits = self._case(index), dict(zip(self.info.rater_names, self.config.habits, strict=True))
+        chosen = habits.values() if rater is None else [habits[rater]]
+        probabilities = np.mean([case.of(h).probabilities for h in chosen], axis=0) if habits else case.probabilities
         modes = torch.from_numpy(case.modes.astype(np.int64))
-        return Truth(modes, torch.from_numpy(case.probabilities.copy()), MODE_NAMES[self.config.variant])
+        return Truth(modes, torch.from_numpy(probabilities.copy()), MODE_NAMES[self.config.variant])
 
     def raw(self, index: int) -> npt.NDArray[np.uint8]:
         """Return the image before normalization, "*space" uint8."""
@@ -216,6 +248,17 @@ class _Case:
     image: npt.NDArray[np.uint8]
     modes: npt.NDArray[np.uint8]
     probabilities: npt.NDArray[np.float64]
+
+    def of(self, habit: float) -> _Case:
+        """The case as a rater of this habit sees it: the odds of the modes with the halo change, that of none do not.
+
+        Modes are nothing, the core, and one or several with the halo.
+        """
+        nothing, core, *halo = self.probabilities
+        odds = np.exp(habit) * sum(halo) / core
+        with_halo = (1 - nothing) * odds / (1 + odds)
+        scaled = np.array([nothing, 1 - nothing - with_halo, *(with_halo * p / sum(halo) for p in halo)])
+        return replace(self, probabilities=scaled)
 
 
 def _pick(case: _Case, n: int, rng: np.random.Generator) -> Tensor:

@@ -12,14 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stochseg.data.readers.polygons import MAX_COORDINATE, LabelMap, Pen, Ring
 from stochseg.documents import parse_json
 from stochseg.errors import UserError
 
 SUFFIXES = (".geojson",)
-Ring: TypeAlias = npt.NDArray[np.float64]
-"""A closed line of points "n 2" (x, y)."""
 Point: TypeAlias = tuple[int, int]
-LabelMap: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 MAX_POINTS = 10**6
 
 
@@ -39,7 +37,7 @@ def read_polygons(content: bytes, where: str) -> list[tuple[str, list[Ring]]]:
         try:
             rings = _rings(feature["geometry"])
             name = _class_name(feature.get("properties") or {})
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise UserError(
                 f"{where}: annotation {number} is no polygon; expected Polygon or MultiPolygon with pixel coordinates"
             ) from None
@@ -57,8 +55,10 @@ def _rings(geometry: Any) -> list[Ring]:
     elif geometry["type"] != "MultiPolygon":
         raise ValueError(geometry["type"])
     rings = [np.asarray(ring, np.float64) for part in parts for ring in part]
-    if not all(ring.ndim == 2 and ring.shape[1] >= 2 and len(ring) >= 3 and np.isfinite(ring).all() for ring in rings):
+    if not all(ring.ndim == 2 and ring.shape[1] >= 2 and len(ring) >= 3 for ring in rings):
         raise ValueError("points")
+    if not all((np.abs(ring) <= MAX_COORDINATE).all() for ring in rings):  # NaN fails, too
+        raise ValueError("coordinates")
     return [ring[:, :2] for ring in rings]
 
 
@@ -66,29 +66,6 @@ def _class_name(properties: Any) -> str:
     classification = properties.get("classification") or {}
     names = classification.get("names") or [classification.get("name")]
     return str(names[0] or properties.get("name") or "")
-
-
-def fill_rings(rings: Sequence[Ring], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return the pixels "h w" whose centers are inside an odd number of rings: holes stay free.
-
-    A center on an edge belongs to the polygon on its right, so that neighbors share no pixel.
-    """
-    height, width = size
-    crossings = np.zeros((height, width + 1), np.int32)
-    for ring in rings:
-        start, end = ring, np.roll(ring, -1, 0)
-        for (x0, y0), (x1, y1) in zip(start.tolist(), end.tolist(), strict=True):
-            if y0 == y1:
-                continue
-            low, high = min(y0, y1), max(y0, y1)
-            # Rows whose centers y + 0.5 are in [low, high).
-            rows = np.arange(max(0, int(np.ceil(low - 0.5))), min(height, int(np.ceil(high - 0.5))))
-            x = x0 + (rows + 0.5 - y0) * (x1 - x0) / (y1 - y0)
-            # The first column whose center is at or right of the edge.
-            columns = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
-            np.add.at(crossings, (rows, columns), 1)
-    inside: npt.NDArray[np.bool_] = np.cumsum(crossings[:, :width], 1) % 2 == 1
-    return inside
 
 
 def draw_polygons(content: bytes, size: tuple[int, int], class_names: Sequence[str], where: str) -> LabelMap:
@@ -105,6 +82,7 @@ def draw_polygons(content: bytes, size: tuple[int, int], class_names: Sequence[s
     """
     known = {name.casefold(): label for label, name in enumerate(class_names)}
     labels = np.zeros(size, np.uint8 if len(class_names) <= 256 else np.uint16)
+    pen = Pen(where)
     for name, rings in read_polygons(content, where):
         label = 1 if not name and len(class_names) == 2 else known.get(name.casefold())
         if label is None:
@@ -112,7 +90,7 @@ def draw_polygons(content: bytes, size: tuple[int, int], class_names: Sequence[s
                 f"{where}: an annotation is of class {name!r}, expected one of {', '.join(class_names)}; rename it, or "
                 "set class_names"
             )
-        labels[fill_rings(rings, size)] = label
+        pen.draw(labels, rings, label)
     return labels
 
 

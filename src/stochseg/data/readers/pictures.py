@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -56,7 +58,7 @@ def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:
     depth, kind = content[24:25], content[25:26]
     if content[:4] == b"\x89PNG" and depth == b"\x10" and kind != b"\0":
         raise UserError(f"{where}: PNG with 16 bits per channel is supported in gray only; save this image as TIFF")
-    with Image.open(io.BytesIO(content)) as image:
+    with open_quietly(io.BytesIO(content)) as image:
         if image.format == "EPS":
             raise UserError(f"{where} is PostScript, a program that draws; save it as PNG or TIFF")
         convert = palette == "colors" and image.mode in _COLOR_MODES
@@ -65,6 +67,13 @@ def read_with_pillow(content: bytes, where: str, palette: Palette) -> Picture:
         if pages > 1 and image.format != "MPO":  # a photograph whose second picture is its preview
             raise several_images(where, f"{pages} pages")
         return Picture(np.asarray(image.convert(_COLOR_MODES[image.mode]) if convert else image))
+
+
+def open_quietly(source: Path | io.BytesIO) -> Image.Image:
+    """Open a picture without Pillow's warning about many pixels: the memory is checked before they are read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(source)
 
 
 def _check_size(image: Image.Image, encoded: int, convert: bool, where: str) -> None:

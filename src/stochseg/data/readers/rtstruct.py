@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stochseg.data.readers.geojson import LabelMap, Ring, fill_rings
+from stochseg.data.readers.polygons import MAX_COORDINATE, LabelMap, Pen, Ring
 from stochseg.data.readers.scans import Scan
 from stochseg.errors import UserError
 from stochseg.extras import require
@@ -24,9 +24,9 @@ def is_structure_set(content: bytes, where: str) -> bool:
     pydicom = require("pydicom", "medical", where)
     try:
         header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["Modality"])
+        return str(header.get("Modality", "")) == MODALITY
     except Exception:  # a damaged file is reported when it is read
         return False
-    return str(header.get("Modality", "")) == MODALITY
 
 
 def read_structures(content: bytes, where: str) -> dict[str, list[Ring]]:
@@ -44,6 +44,8 @@ def read_structures(content: bytes, where: str) -> dict[str, list[Ring]]:
             for contour in roi.get("ContourSequence", []):
                 if str(contour.ContourGeometricType) == "CLOSED_PLANAR":
                     points = np.array(contour.ContourData, np.float64).reshape(-1, 3)
+                    if len(points) == 0 or not (np.abs(points) <= MAX_COORDINATE).all():
+                        raise ValueError("a contour has no points in space")
                     found[names[int(roi.ReferencedROINumber)]].append(points)
     except Exception as error:  # a damaged file can fail anywhere in a decoder, in any way
         reason = str(error) or type(error).__name__
@@ -74,6 +76,7 @@ def draw_structures(content: bytes, scan: Scan, class_names: Sequence[str], wher
             f"{', '.join(structures)}; set class_names"
         )
     to_index = np.linalg.inv(scan.affine) @ np.diag([-1.0, -1.0, 1.0, 1.0])  # from LPS
+    pen = Pen(where)
     for label, name in enumerate(class_names[1:], start=1):
         planes: dict[int, list[Ring]] = {}
         for points in by_name.get(name.casefold(), []):
@@ -86,5 +89,5 @@ def draw_structures(content: bytes, scan: Scan, class_names: Sequence[str], wher
                 )
             planes.setdefault(place, []).append(index[:, :0:-1] + 0.5)  # x, y from the corner of the first pixel
         for place, rings in planes.items():
-            labels[place][fill_rings(rings, (height, width))] = label
+            pen.draw(labels[place], rings, label)
     return labels

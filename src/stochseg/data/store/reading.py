@@ -59,6 +59,8 @@ class Store:
             splits = sorted({name.decode() for name in index["split"]})
         if split not in splits:
             raise unknown_name(f"split of {path}", split, splits)
+        names = {name for text in set(index["raters"].tolist()) for name in parse_json(text, f"{path}: raters")}
+        self.info = self.info.model_copy(update={"rater_names": tuple(sorted(names))})
         self.split = split
         self.index = index[index["split"] == split.encode()]
         # Lists, because reading a field of a structured row takes as long as reading a small label map.

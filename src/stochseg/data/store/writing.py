@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,10 @@ def _next_shard(plan: Plan, start: int, scratch: Path) -> Path:
 
 def _in_memory(write: Callable[[Any], None]) -> bytes:
     """Return the content of an HDF5 file. The HDF5 library crashes when it writes to a full disk; Python raises."""
-    with load_h5py().File("memory", "w", driver="core", backing_store=False, libver="latest") as handle:
+    content = BytesIO()  # versions before 2.0 write a wrong checksum into the image of an open file
+    with load_h5py().File(content, "w", libver="latest") as handle:
         write(handle)
-        handle.flush()
-        return bytes(handle.id.get_file_image())
+    return content.getvalue()
 
 
 def _reserve(file: Path, size: int) -> None:

@@ -170,7 +170,7 @@ def _run(data: str, row: str, seed: int, config: TrainConfig, settings: RunSetti
     file = folder / SCORES
     name = f"{data} {row}, seed {seed}"
     if file.is_file():
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_text(encoding="utf-8"))
         earlier = settings_of(record, settings.out)
         if earlier.budget != settings.budget:
             raise UserError(

@@ -29,7 +29,7 @@ class Measured:
 def measure(table: PaperTable, training: str, cell: Cell, out: Path) -> Measured:
     """Collect our scores of a cell from the files of `run_rows`."""
     files = sorted((out / table.data / training).glob(f"seed-*/{SCORES}"))
-    records = [json.loads(file.read_text()) for file in files]
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     found = [record for record in records if cell.score in record["scores"]]
     factor = 100 if PERCENT in cell.score else 1
     budgets = (settings_of(record, out).budget for record in found)

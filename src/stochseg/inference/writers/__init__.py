@@ -13,6 +13,13 @@ from stochseg.inference.writers.base import Prediction, Writer
 from stochseg.inference.writers.dicom_maps import write_entropy_map, write_fractional_seg
 from stochseg.inference.writers.dicom_seg import write_dicom_seg
 from stochseg.inference.writers.geojson import write_geojson
+from stochseg.inference.writers.margins import (
+    write_margin_nifti,
+    write_margin_preview,
+    write_margin_tiff,
+    write_scaled_nifti,
+    write_scaled_tiff,
+)
 from stochseg.inference.writers.nifti import write_nifti
 from stochseg.inference.writers.pictures import fits_palette, write_palette_png, write_tiff
 from stochseg.inference.writers.previews import write_overlay, write_overview
@@ -32,6 +39,11 @@ WRITERS: dict[str, Writer] = {
     "fused.dcm": Writer(write_dicom_seg, lambda p: bool(p.stack.headers)),
     "probabilities.dcm": Writer(write_fractional_seg, lambda p: bool(p.stack.headers) and "dicom-maps" in p.also),
     "entropy.dcm": Writer(write_entropy_map, lambda p: bool(p.stack.headers) and "dicom-maps" in p.also),
+    "calibrated-mean.tif": Writer(write_scaled_tiff, lambda p: p.is_picture and "calibrated-mean" in p.also),
+    "calibrated-mean.nii.gz": Writer(write_scaled_nifti, lambda p: not p.is_picture and "calibrated-mean" in p.also),
+    "margin.tif": Writer(write_margin_tiff, lambda p: p.is_picture and bool(p.margins)),
+    "margin.nii.gz": Writer(write_margin_nifti, lambda p: not p.is_picture and bool(p.margins)),
+    "margin.png": Writer(write_margin_preview, lambda p: bool(p.margins)),
     "fused.geojson": Writer(write_geojson, lambda p: p.is_picture and "geojson" in p.also),
     "overlay.png": Writer(write_overlay, lambda p: True),
     "overview.png": Writer(write_overview, lambda p: p.overview),

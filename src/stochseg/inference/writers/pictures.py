@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tifffile
 from PIL import Image
 
+from stochseg.data.readers.pictures import Pixels
 from stochseg.inference.writers.base import Prediction
 from stochseg.plotting.pictures import rgb_bytes
 
@@ -21,16 +23,21 @@ def fits_palette(prediction: Prediction) -> bool:
 
 def write_tiff(prediction: Prediction, file: Path, part: str) -> None:
     """Write one array of a picture as TIFF, one page per sample or class."""
+    names = list(prediction.info.names) if part == "mean" else []
+    write_pages(prediction, file, getattr(prediction.result, part)[0], AXES[part], names)
+
+
+def write_pages(prediction: Prediction, file: Path, array: Pixels, axes: str, classes: Sequence[str] = ()) -> None:
+    """Write an array with the resolution of a picture as TIFF. axes: see `AXES`; classes: names of its pages."""
     options: dict[str, Any] = {"photometric": "minisblack", "compression": "zlib"}
     if prediction.stack.dpi is not None:
         options |= {"resolution": prediction.stack.dpi, "resolutionunit": "INCH"}
-    array = getattr(prediction.result, part)[0]
-    names: dict[str, Any] = {"class_names": prediction.info.names} if part == "mean" else {}  # of its pages
+    names: dict[str, Any] = {"class_names": tuple(classes)} if classes else {}
     if prediction.stack.pixel is not None:
-        names = {"Channel": {"Name": list(prediction.info.names)}} if part == "mean" else {}
+        names = {"Channel": {"Name": list(classes)}} if classes else {}
         names |= {f"PhysicalSize{axis}": 1000 * mm for axis, mm in zip("YX", prediction.stack.pixel, strict=True)}
         options["ome"] = True  # like the input, in micrometers
-    tifffile.imwrite(file, array, metadata={"axes": AXES[part], **names}, **options)
+    tifffile.imwrite(file, array, metadata={"axes": axes, **names}, **options)
 
 
 def write_palette_png(prediction: Prediction, file: Path) -> None:

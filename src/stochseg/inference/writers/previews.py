@@ -28,12 +28,18 @@ def write_overlay(prediction: Prediction, file: Path) -> None:
     side."""
     shown = prediction.shown_slice
     picture = overlay(prediction.stack.values[shown], prediction.result.fused[shown], prediction.info)
-    factor = -(-SIDE // max(picture.size))
-    if factor > 1:
-        picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    picture, factor = enlarged(picture)
     if prediction.result.window is not None:
-        _draw_window(picture, prediction.result.window, max(1, factor))
+        _draw_window(picture, prediction.result.window, factor)
     picture.save(file)
+
+
+def enlarged(picture: Image.Image) -> tuple[Image.Image, int]:
+    """A picture with at least `SIDE` pixels on its longer side, and how many times larger it is."""
+    factor = max(1, -(-SIDE // max(picture.size)))
+    if factor == 1:
+        return picture, 1
+    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST), factor
 
 
 def _draw_window(picture: Image.Image, window: Window, factor: int) -> None:

@@ -9,8 +9,10 @@ from stochseg.models.baselines.hprob_unet import HProbUNet, HProbUNetConfig
 from stochseg.models.baselines.jprob_unet import JProbUNet, JProbUNetConfig
 from stochseg.models.baselines.mose import MoSE, MoSEConfig
 from stochseg.models.baselines.phiseg import PHiSeg, PHiSegConfig
+from stochseg.models.baselines.pionono import Pionono, PiononoConfig
 from stochseg.models.baselines.pixelseg import PixelSeg, PixelSegConfig
 from stochseg.models.baselines.prob_unet import ProbUNet, ProbUNetConfig
+from stochseg.models.baselines.rater_confusion import RaterConfusion, RaterConfusionConfig
 from stochseg.models.baselines.smp import SMPConfig, SMPSegmenter
 from stochseg.models.baselines.ssn import SSN, SSNConfig
 from stochseg.models.baselines.unet_ce import UNetCE, UNetCEConfig
@@ -35,10 +37,14 @@ __all__ = [
     "MoSEConfig",
     "PHiSeg",
     "PHiSegConfig",
+    "Pionono",
+    "PiononoConfig",
     "PixelSeg",
     "PixelSegConfig",
     "ProbUNet",
     "ProbUNetConfig",
+    "RaterConfusion",
+    "RaterConfusionConfig",
     "SMPConfig",
     "SMPSegmenter",
     "SSNConfig",

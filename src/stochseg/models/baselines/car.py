@@ -75,7 +75,7 @@ class CARConfig(SegmenterConfig, UNetConfig):
     judged: int = Field(1, ge=1, description="samples per image that D sees")
     accuracy_cap: float = Field(0.85, gt=0, description="D does not learn in a step in which it is right this often")
     gradient_penalty: float = Field(10.0, ge=0, description="weight of D's squared gradient at raters' maps")
-    values_before: ClassVar = {
+    values_before: ClassVar[dict[str, object]] = {
         "refiner": "unet",
         "calibration_steps": 0,
         "turns": (1, 0),

@@ -116,7 +116,7 @@ class FlowSSNConfig(SegmenterConfig, TowerOption):
     sampler: str = Field("euler", description="euler, or start: the released rule")
     grid: str = Field("even", description="even, or early: more steps near t = 0")
     evaluations: int = Field(10, ge=1, description="evaluations of the flow's network per sample")
-    renamed_keys: ClassVar = {"steps": "evaluations"}
+    renamed_keys: ClassVar[dict[str, str]] = {"steps": "evaluations"}
 
     @property
     def raters_per_image(self) -> int | None:

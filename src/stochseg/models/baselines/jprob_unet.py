@@ -62,7 +62,7 @@ class JProbUNetConfig(LatentConfig):
         "top-down",
         description="latents see coarser ones, and the mask decoder the image decoder; none: neither, of older models",
     )
-    values_before: ClassVar = {"conditioning": "none"}
+    values_before: ClassVar[dict[str, object]] = {"conditioning": "none"}
 
 
 class LevelEncoder(nn.Module):

@@ -52,7 +52,7 @@ class PHiSegConfig(LatentConfig):
     joins: Literal["released", "wide"] = Field(
         "released", description="layers that join two levels; wide: with the channels of their level, of older models"
     )
-    values_before: ClassVar = {"joins": "wide"}
+    values_before: ClassVar[dict[str, object]] = {"joins": "wide"}
 
     @property
     def lift(self) -> int:

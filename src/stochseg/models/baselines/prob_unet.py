@@ -30,9 +30,10 @@ from stochseg.models.baselines.latent import Channels, LatentConfig, LatentSegme
 from stochseg.models.registry import register
 from stochseg.models.sampling import Keys
 from stochseg.networks.cell_unet import CellUNet, TowerOption
+from stochseg.networks.combiner import Combiner
 from stochseg.networks.denoisers import Condition
 from stochseg.networks.latents import Gaussian, GaussianHead
-from stochseg.networks.pyramids import Contracting, Expanding, conv, conv_stack
+from stochseg.networks.pyramids import Contracting, Expanding, conv_stack
 from stochseg.networks.shapes import crop, fold, to_slices, unfold
 from stochseg.types import DatasetInfo, Losses
 
@@ -85,31 +86,6 @@ class LatentEncoder(nn.Module):
         return Gaussian(out.mean.flatten(1), out.log_sigma.flatten(1))
 
 
-class Combiner(nn.Module):
-    """U-Net features "b c h w", or slices "b d c h w", and z "b latent" -> logits: z tiled, concatenated to the
-    features, then 1×1 convolutions."""
-
-    def __init__(self, num_classes: int, config: ProbUNetConfig):
-        super().__init__()
-        width = config.channels[0]
-        first = conv(width + config.latent, width, 1)
-        # The one convolution of [features, tiled z] as a convolution of features and a matrix for z.
-        self.from_features = nn.Conv2d(width, width, 1)
-        self.from_latent = nn.Linear(config.latent, width, bias=False)
-        with torch.no_grad():
-            self.from_features.weight.copy_(first.weight[:, :width])
-            cast(Tensor, self.from_features.bias).copy_(cast(Tensor, first.bias))
-            self.from_latent.weight.copy_(first.weight[:, width:, 0, 0])
-        rest = [conv_stack(width, width, config.combining - 1, kernel=1)] if config.combining > 1 else []
-        self.rest = nn.Sequential(nn.ReLU(), *rest, nn.Conv2d(width, num_classes, 1))
-
-    def forward(self, prepared: Tensor, z: Tensor) -> Tensor:
-        """prepared: `from_features` of the features."""
-        flat, depth = fold(prepared)
-        shift = self.from_latent(z) if depth == 1 else self.from_latent(z).repeat_interleave(depth, dim=0)
-        return to_slices(unfold(self.rest(flat + shift[:, :, None, None]), prepared))
-
-
 @register("prob-unet")
 class ProbUNet(LatentSegmenter):
     """One latent vector per sample, concatenated to the last features of the U-Net."""
@@ -136,7 +112,8 @@ class ProbUNet(LatentSegmenter):
             self.accelerated_modules = ("tower", "prior.path", "combiner.rest")
         self.prior = LatentEncoder(info.image_channels, config, volumes=volumes)
         self.posterior = self.posterior_type(info.image_channels + info.num_classes, config, volumes=volumes)
-        self.combiner = Combiner(info.num_classes, config)
+        width = config.channels[0]
+        self.combiner = Combiner(width, config.latent, info.num_classes, config.combining)
 
     def encode(self, image: Tensor) -> Condition:
         """Features as the combiner takes them, and mean and log σ of the prior."""

@@ -22,12 +22,11 @@ limits the covariance either; `region="above-lowest"` sets F and d to 0 there, a
 region of interest.
 
 Differs from the original: the backbone is the U-Net shared by all models here (`image_tower={}`: the image tower of
-`ccdm-fast`). The likelihood of single pixels, the
-warm-up and the small start are ours (`marginal=0 warmup=0` disables the first two), and the region of interest is
-computed from the image. Logits are drawn as μ + F ε + sqrt(d) ε', which needs no factorized covariance; the original
-falls back to a diagonal covariance for a whole batch when the factorization fails in float32, this one for the single
-image whose covariance cannot be factorized in float64 (where the device has it), which is far rarer. The loss is
-divided by the number of pixels.
+`ccdm-fast`). The likelihood of single pixels, the warm-up and the small start are ours (`marginal=0 warmup=0` disables
+the first two), and the region of interest is computed from the image. Logits are drawn as μ + F ε + sqrt(d) ε', which
+needs no factorized covariance; the original falls back to a diagonal covariance for a whole batch when the
+factorization fails in float32, this one for the single image whose covariance cannot be factorized in float64 (where
+the device has it), which is far rarer. The loss is divided by the number of pixels.
 
 Cost: one network pass per image; a sample costs a product of r by the number of logits.
 """
@@ -125,7 +124,7 @@ class SSNConfig(SegmenterConfig, BackboneConfig):
     region: Literal["all", "above-lowest"] = Field(
         "all", description="pixels whose logits vary; above-lowest: without those at the image's lowest intensity"
     )
-    values_before: ClassVar = {"warmup": 0, "marginal": 0.0}
+    values_before: ClassVar[dict[str, object]] = {"warmup": 0, "marginal": 0.0}
 
 
 def above_lowest(image: Tensor) -> Tensor:

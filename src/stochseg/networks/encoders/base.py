@@ -34,7 +34,7 @@ class EncoderConfig(Config):
         description="resampling of a ViT's position embeddings to the size of the image: dino (bicubic, as in DINO's "
         "code and the paper) or timm (with antialiasing); None is dino for timm:*.dino and timm for other ViTs",
     )
-    values_before: ClassVar = {"encoder_positions": "timm"}
+    values_before: ClassVar[dict[str, object]] = {"encoder_positions": "timm"}
 
 
 class ImageEncoder(nn.Module):

@@ -12,11 +12,11 @@ import { decode } from "./decode.js";
 /** @typedef {{weight: number, hypothesis: number | null, measures: Record<string, number | null>}} SampleFacts */
 /** @typedef {{name: string, probability: number, interval?: [number, number], medoid: number, members: number[]}} Reading */
 /** @typedef {{key: string, title: string, unit: string, class: number | string | null, interval: [number, number] | null,
- *   level: number, median: number | null, statement: string}} Measure */
+ *   level: number, median: number | null, statement: string, calibrated?: [number, number] | null}} Measure */
 /** @typedef {{spatial_dims: number, shape: number[], offset: number[], classes: Kind[], samples: SampleFacts[],
  *   hypotheses: Reading[], measures: Measure[], scores: Record<string, any> | null,
  *   raters: {names: string[], measures: Record<string, (number | null)[]>} | null, warnings: string[], notes: string[],
- *   seconds: number, evaluations: number | null, model: string,
+ *   calibration?: string | null, seconds: number, evaluations: number | null, model: string,
  *   files: {name: string, title: string, bytes: number, url: string}[]}} Result */
 /** @typedef {{id: string, name: string, spatial_dims: number, shape: number[], spacing: number[] | null, window: Range,
  *   range: Range, units: string | null, rater_names: string[], image_url: string}} Input */

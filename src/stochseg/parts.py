@@ -1,49 +1,23 @@
-"""The inputs of `predict` in chunks, which are the unit of work of processes, and in parts for several commands."""
+"""Parts of the work of a command, for several processes that are started by hand or by a SLURM array."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stochseg.data.readers.pictures import SUFFIXES as PICTURES
 from stochseg.errors import UserError
-from stochseg.inference.sources import Source
 from stochseg.locks import LOCK
 
 T = TypeVar("T")
-SAMPLES_PER_CHUNK = 64
-"""Samples of the pictures of a chunk, as many as those of 128×128 pixels that share a call of the model."""
-MIN_CHUNKS = 32
-"""Few inputs are split into at least this many chunks, so that no worker waits long for the last one."""
 MAX_PARTS = 10**6
-
-
-def chunks_of(sources: Sequence[Source], n: int) -> list[list[Source]]:
-    """Split inputs into chunks of consecutive pictures; a volume is a chunk of its own.
-
-    Inputs share calls of the model within a chunk only. The chunks depend on the inputs and the number n of samples
-    alone, so the results do not depend on the number of processes, not even in their last bits.
-    """
-    size = max(1, min(SAMPLES_PER_CHUNK // n, math.ceil(len(sources) / MIN_CHUNKS)))
-    chunks: list[list[Source]] = []
-    room = 0
-    for source in sources:
-        is_picture = len(source.files) == 1 and source.files[0].name.lower().endswith(PICTURES)
-        if room == 0 or not is_picture:
-            chunks.append([])
-            room = size if is_picture else 1
-        chunks[-1].append(source)
-        room -= 1
-    return chunks
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part `index`, from 1, of `count` parts of the inputs; by default all of them.
+    """Part `index`, from 1, of `count` parts of the work; by default all of it.
 
     Attributes:
         lock: name of the lock of the part in the folder of the results.
@@ -94,9 +68,9 @@ class Part:
         parts = rf"\.part-\d+-of-(?!{self.count}\b)\d+\{LOCK}"
         return parts if self.count == 1 else rf"\{LOCK}|{parts}"
 
-    def select(self, chunks: Sequence[T]) -> Sequence[T]:
-        """Every `count`-th chunk, from `index` on."""
-        return chunks[self.index - 1 :: self.count]
+    def select(self, units: Sequence[T]) -> Sequence[T]:
+        """Every `count`-th unit of work, from `index` on."""
+        return units[self.index - 1 :: self.count]
 
 
 ALL = Part()
