@@ -176,8 +176,8 @@ class CCDMFast(CategoricalDiffusion):
             return condition
         rater, known = target.rater.to(self.device), target.rater.to(self.device) >= 0
         if self.training:
-            draws = self._draws  # the rows of an image have the streams below this
-            dropped = SeededNoise([(*key, draws) for key in keys]).uniform((len(keys), draws)).flatten()
+            stream = self.config.draws  # the rows of an image have the streams below this
+            dropped = SeededNoise([(*key, stream) for key in keys]).uniform((len(keys), self._draws)).flatten()
             known = known & (dropped >= self.config.rater_dropout).to(known.device)
         return self.denoiser.for_raters(condition, self.hands[rater.clamp(min=0)] * known[:, None])
 
