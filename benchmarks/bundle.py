@@ -1,7 +1,7 @@
 r"""Bundle a trained model with the package: averaged weights in half precision, with a calibrated sampling grid.
 
 python benchmarks/bundle.py RUN NAME --data data/lidc.h5
-python benchmarks/bundle.py RUN lidc-3d --data data/lidc-nodules.h5 --set evaluations=1 --preparation \
+python benchmarks/bundle.py RUN lidc-3d --data data/lidc-nodules.h5 --set evaluations=2 --preparation \
     '{"crop": [128, 128], "slices": 8, "scale": "min-max", "units": "HU"}'
 """
 

@@ -141,15 +141,7 @@ _LIDC_3D: dict[str, Any] = {
     },
     "model": {
         "name": "ccdm-fast",
-        "options": {
-            "focus": 64,
-            "components": 8,
-            "anneal": 250,
-            "draws": 3,
-            "evaluations": 1,
-            "noise": "latin",
-            "first_maps": 4,
-        },
+        "options": {"focus": 64, "components": 8, "anneal": 250, "draws": 3, "evaluations": 2, "noise": "latin"},
     },
     "start_from": "lidc",
     "steps": 3000,
