@@ -17,7 +17,7 @@ every_bundled_model = pytest.mark.parametrize("name", list_bundled())
 
 
 def test_models_of_slices_and_of_volumes_are_bundled():
-    assert {"lidc", "lidc-3d"} <= {*list_bundled()}
+    assert {"lidc", "lidc-3d", "papila"} <= {*list_bundled()}
 
 
 @every_bundled_model
@@ -28,7 +28,7 @@ def test_bundled_model_loads_by_name_and_samples(name):
     space = (3, 128, 128)[-model.info.spatial_dims :]
     channels = () if model.image_channels == 1 else (model.image_channels,)
     image = np.random.default_rng(0).integers(0, 256, (*space, *channels), dtype=np.uint8)
-    out = model.sample(image, 2)
+    out = model.sample(image, 2, allow_unusual_input=True)
     assert out.labels.shape == (1, 2, *space)
     assert out.evaluations <= 10
 
@@ -71,6 +71,29 @@ def test_card_reports_the_measured_scores(card, results, about, digits, count):
     for row in rows:
         scores = [f"{float(row[key]):.{places}f}" if row[key] else "–" for key, places in digits.items()]
         assert f"| {' | '.join([row[key] for key in about] + scores)} |\n" in text
+
+
+def test_card_of_papila_reports_the_measured_intervals():
+    (file,) = RESULTS.glob("cup-disc-amd*.csv")
+    with file.open(newline="") as lines:
+        rows = [*csv.DictReader(lines)]
+    text = (SHIPPED / "papila.md").read_text()
+    assert [row["intervals"] for row in rows] == ["raw", "calibrated"]
+    for row in rows:
+        scores = [f"{float(row[key]):.3f}" for key in ("held", "width", "error_of_mean")]
+        assert f"| {row['intervals']} | {' | '.join(scores)} |\n" in text
+    assert f"GED_16 of these images is {float(rows[0]['ged_16']):.3f}" in text
+
+
+def test_papila_reports_the_cup_disc_ratio_of_a_drawing():
+    """A synthetic disc whose cup has 0.6 of its height."""
+    y, x = (np.mgrid[:256, :256] - 128) / 256
+    disc, cup = (np.hypot(x / 0.2, y / 0.23) < size for size in (1, 0.6))
+    image = np.array([135, 50, 24]) + disc[..., None] * [45, 35, 18] + cup[..., None] * [35, 45, 25]
+    samples = stochseg.load("papila").sample(image.astype(np.uint8), 4)
+    ratio = stochseg.measurements(samples)[-1]
+    assert ratio.name == "vertical cup/disc ratio"
+    assert abs(ratio.mean - 0.6) < 0.2
 
 
 def test_saved_model_takes_precedence_over_a_bundled_one(tmp_path, monkeypatch):
