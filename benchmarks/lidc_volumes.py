@@ -11,7 +11,10 @@ standard deviation of the sampled volumes over their mean, and the probability o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,31 +28,71 @@ from stochseg.memory import keep_freed_memory
 from stochseg.metrics import ged, hm_iou
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.inputs import image_key
-from stochseg.models.sampling import SamplingOptions
+from stochseg.models.sampling import SamplingOptions, check_finite, cut_window, draw_samples, embed
+from stochseg.networks import Condition
 from stochseg.types import Example
 
 MIN_SLICES = 3
 SAMPLES, INTERVAL_SAMPLES = 16, 32
 
 
-@torch.no_grad()
 def sample(model: StochasticSegmenter, volume: Tensor, options: SamplingOptions, slices: str) -> Tensor:
     """Label maps "n d h w" of a volume "1 d h w"."""
+    return next(sample_counts(model, volume, options, slices, [options.n]))
+
+
+@torch.no_grad()
+def sample_counts(
+    model: StochasticSegmenter, volume: Tensor, options: SamplingOptions, slices: str, counts: Iterable[int]
+) -> Iterator[Tensor]:
+    """Label maps of `sample` for several numbers of samples; the image is encoded once."""
     options = options.or_default(model.default_sampling())
-    if model.info.spatial_dims == 3:
-        return model._draw(volume[None], [(options.seed, image_key(volume))], options, None)[options.n].labels[0]
-    images = volume.transpose(0, 1)
-    keys = [(options.seed, image_key(volume if slices == "shared" else image)) for image in images]
-    return model._draw(images, keys, options, None)[options.n].labels.transpose(0, 1)
+    whole = model.info.spatial_dims == 3
+    images = volume[None] if whole else volume.transpose(0, 1)
+    keys = [(options.seed, image_key(image if slices == "independent" else volume)) for image in images]
+    window = model.window(*images.shape[2:])
+    inner = cut_window(images, window)
+    drawing = model.drawing(inner, keys, options)
+    draw = partial(draw_samples, drawing, keys, inner.shape[2:], chunk=model.config.chunk, device=images.device)
+    for n in counts:
+        drawn = draw(options.model_copy(update={"n": n}), model.info)[n]
+        labels = embed(check_finite(drawn), window, images.shape[2:]).labels
+        yield labels[0] if whole else labels.transpose(0, 1)
+
+
+def remember_encoding(model: StochasticSegmenter) -> None:
+    """Let a model encode an image once for all seeds; with `first_maps`, also evaluate pure noise once."""
+
+    def remembered(compute: Callable[..., Any]) -> Callable[..., Any]:
+        last: list[Any] = []
+
+        def once(image: Tensor, *rest: Any) -> Any:
+            if not last or not torch.equal(last[0], image):
+                last[:] = image, compute(image, *rest)
+            return last[1]
+
+        return once
+
+    diffusion: Any = model
+    diffusion.denoiser.encode = remembered(diffusion.denoiser.encode)
+    if getattr(diffusion.config, "first_maps", None):
+        propose_first: Callable[..., tuple[Tensor, Tensor]] = diffusion._propose_first
+        last: list[Any] = []
+
+        def propose_once(condition: Condition, *rest: Any) -> tuple[Tensor, Tensor]:
+            if not last or last[0] is not condition:
+                last[:] = condition, propose_first(condition, *rest)
+            weights, maps = last[1]
+            return weights, maps
+
+        diffusion._propose_first = propose_once
 
 
 def scores_of(
     model: StochasticSegmenter, example: Example, options: SamplingOptions, slices: str
 ) -> dict[str, float | list[float]]:
     """Scores of one nodule."""
-    few, many = (
-        sample(model, example.image, options.model_copy(update={"n": n}), slices) for n in (SAMPLES, INTERVAL_SAMPLES)
-    )
+    few, many = sample_counts(model, example.image, options, slices, (SAMPLES, INTERVAL_SAMPLES))
     sizes = many.flatten(1).sum(1).double().numpy()
     low, high = Measurement("volume", sizes, np.full(len(sizes), 1 / len(sizes))).interval(0.9)
     rated = example.raters.flatten(1).sum(1)
@@ -77,30 +120,42 @@ def main() -> None:
     keep_freed_memory()
     model = load(arguments.model).eval()
     sampling = with_engine(model, arguments.engine)
+    remember_encoding(sampling)
     data = open_path(arguments.data, "val")
     chosen = [i for i in range(len(data)) if data.space(i)[0] >= MIN_SLICES]  # type: ignore[attr-defined]
     if arguments.limit:
         chosen = [chosen[i] for i in np.linspace(0, len(chosen) - 1, arguments.limit).round().astype(int)]
     rows: list[dict[str, object]] = []
     for evaluations in arguments.evaluations:
-        for seed in range(arguments.seeds):
-            options = SamplingOptions(seed=seed, evaluations=evaluations, noise=arguments.noise)
-            found = [scores_of(sampling, data[i], options, arguments.slices) for i in chosen]
+        each = [
+            SamplingOptions(seed=seed, evaluations=evaluations, noise=arguments.noise)
+            for seed in range(arguments.seeds)
+        ]
+        found: list[list[dict[str, float | list[float]]]] = [[] for _ in each]
+        for done, i in enumerate(chosen, start=1):
+            for options, scores in zip(each, found, strict=True):
+                scores.append(scores_of(sampling, data[i], options, arguments.slices))
+            if done % 20 == 0:
+                print(f"{done} of {len(chosen)}: {[means(scores) for scores in found]}", flush=True)
+        for options, scores in zip(each, found, strict=True):
             used = options.or_default(model.default_sampling())
             row: dict[str, object] = {
                 "model": Path(arguments.model).name,
                 "slices": "volume" if model.info.spatial_dims == 3 else arguments.slices,
                 "noise": used.noise,
                 "evaluations": used.evaluations,
-                "seed": seed,
-                "nodules": len(found),
+                "seed": used.seed,
+                "nodules": len(scores),
             }
-            for key in found[0]:
-                row[key] = round(float(np.mean(np.hstack([one[key] for one in found]))), 4)
-            rows.append(row)
-            print(row, flush=True)
-            path = write_csv(f"{Path(arguments.model).name}-volumes", rows, arguments.out)
+            rows.append(row | means(scores))
+            print(rows[-1], flush=True)
+        path = write_csv(f"{Path(arguments.model).name}-volumes", rows, arguments.out)
     print(path)
+
+
+def means(found: Sequence[dict[str, float | list[float]]]) -> dict[str, float]:
+    """Means of the scores over nodules, those of slices over slices."""
+    return {key: round(float(np.mean(np.hstack([one[key] for one in found]))), 4) for key in found[0]}
 
 
 if __name__ == "__main__":

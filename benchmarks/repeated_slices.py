@@ -12,13 +12,14 @@ distribution of 64 samples each, with (k + 1) / 66 as probability of k samples.
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness import argument_parser, write_csv
+from harness import RESULTS, argument_parser, hardware_slug, write_csv
 from lidc_volumes import sample
 from stochseg.data import open_path
 from stochseg.memory import keep_freed_memory
@@ -50,12 +51,14 @@ def main() -> None:
     parser.add_argument(
         "--control", action="store_true", help="also `lidc` with independent noise, which takes longest"
     )
+    parser.add_argument("--model", help="measure this model alone; the rows of others in the CSV stay")
     arguments = parser.parse_args()
     keep_freed_memory()
     data = open_path(arguments.data, "val")
     places = [(i, j) for i in range(len(data)) for j in range(data.space(i)[0])]  # type: ignore[attr-defined]
     places = [places[k] for k in np.linspace(0, len(places) - 1, arguments.limit).round().astype(int)]
-    cases = CASES if arguments.control else CASES[:2]
+    cases = [case for case in CASES if case[0] == (arguments.model or case[0])]
+    cases = cases if arguments.control else [case for case in cases if case[1] != "independent"]
     models = {name: load(name).eval() for name, _ in cases}
     rows = []
     for number, (i, j) in enumerate(places):
@@ -84,7 +87,11 @@ def main() -> None:
         error = np.sqrt(np.mean([row["standard_error"] ** 2 for row in own]) / len(own))
         near = sum(abs(row["deviation"]) < 1.96 for row in own)
         print(f"{name} {how}: {alone_mean:.3f}, {repeated_mean:.3f} ± {error:.3f}; within 1.96: {near} of {len(own)}")
-    print(write_csv("repeated-slices", rows, arguments.out))
+    path = arguments.out or RESULTS / f"repeated-slices-{hardware_slug()}.csv"
+    if arguments.model:
+        with path.open(newline="") as lines:
+            rows = [row for row in csv.DictReader(lines) if row["model"] != arguments.model] + rows
+    print(write_csv("repeated-slices", rows, path))
 
 
 if __name__ == "__main__":

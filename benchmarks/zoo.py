@@ -53,16 +53,16 @@ after their authors' code; their parameters are those of then. [A fair compariso
 own settings and more time.
 """
 CAMVID = """\
-## Measured: CamVid
+## Measured: CamVid at {height}×{width}
 
 mIoU in % on the {images} validation images at {height}×{width}, of the map fused from 1, 5 and 10 samples by the mean
 of their probabilities: mean ± standard deviation over trainings with different seeds. Budgets are minutes of one core
-({hardware}), counted in CPU time. Every network started with the ImageNet weights of EfficientNet-Lite0.
-`fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained with cross-entropy.
-`fast-frozen` does not train the pretrained features, and `fast-pure0` draws t of training without a share of pure
-noise. Frozen parameters are not counted. Majority votes are in the CSV file. Written by
-[benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are `camvid-fast`, `camvid-smp`, `camvid-unet-ce` and
-`camvid-ccdm`.
+({hardware}), counted in CPU time; a busy machine takes fewer steps in it. Every network started with the ImageNet
+weights of EfficientNet-Lite0. `fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained
+with cross-entropy. `fast-late` denoises in the second half of the training only, `fast-frozen` does not train the
+pretrained features, and `fast-pure0` draws t of training without a share of pure noise. Frozen parameters are not
+counted. Majority votes are in the CSV file. Written by [benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are
+`camvid-fast`, `camvid-smp`, `camvid-unet-ce` and `camvid-ccdm`.
 """
 
 PUBLISHED = re.compile(r"\n*^Published parameters: (.+)\.$", re.MULTILINE)

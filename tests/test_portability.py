@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,7 +92,7 @@ def test_folders_are_not_moved_onto_others(tmp_path, monkeypatch):
 
 
 def test_locks_work_without_fcntl_and_hard_links(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
     monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOTSUP, "no links")))
     with locks.locked(tmp_path), pytest.raises(ValueError, match="in use by process"), locks.locked(tmp_path):
         pass
@@ -114,6 +115,20 @@ def test_no_module_needs_a_posix_library_to_be_imported():
         if name.name in posix
     }
     assert not imported
+
+
+def test_class_variables_of_configs_have_types():
+    """Python 3.10 cannot evaluate a bare ClassVar, which pydantic does for the fields of a config."""
+    bare = {
+        f"{file.name}: {node.target.id}"
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.annotation, ast.Name)
+        and node.annotation.id == "ClassVar"
+        and node.target.id in ("renamed_keys", "values_before")
+    }
+    assert not bare
 
 
 def test_names_of_files_have_no_colons():

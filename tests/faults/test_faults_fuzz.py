@@ -28,7 +28,7 @@ NAMES = (
     *("nnunet/dataset.json", "nnunet/imagesTr/a_0000.nii.gz", "nnunet/labelsTr/b.nii.gz"),
     *("gather/dataset.json", "gather/a.nii.gz", "gather/a.npz", "gather/result.json"),
     *("upload/png", "upload/zip", "upload/nii", "upload/nii.gz", "upload/nrrd", "upload/mha", "upload/rater.png"),
-    *("metrics.json", "metadata.json", "workspace/request.json", "workspace/events.jsonl"),
+    *("metrics.json", "metadata.json", "calibration.json", "workspace/request.json", "workspace/events.jsonl"),
 )
 
 

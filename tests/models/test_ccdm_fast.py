@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 
+from stochseg.core import SeededNoise
 from stochseg.errors import UserError
 from stochseg.models import load, save
 from stochseg.models.raters import Target, draw_pairs, time_steps
@@ -77,6 +78,37 @@ def test_first_evaluation_is_shared_by_the_samples_of_an_image(share_first, rows
 def test_samples_that_share_the_first_evaluation_differ():
     maps = fast().sample(image(), 6).labels
     assert (maps != maps[:, :1]).any()
+
+
+def test_several_first_maps_are_a_mixture_of_their_proposals():
+    """Its probabilities are the mean of those of each map, by brute force, whatever the keys."""
+    model, x = fast(3, components=2, first_maps=3), image(2)
+    with torch.no_grad():
+        condition = model.denoiser.encode(x)
+        log_weight, logits = model._propose_first(condition, [(0, 1), (0, 2)], (32, 32), None)
+        again = model._propose_first(condition, [(5, 3), (5, 4)], (32, 32), None)
+        expected = torch.zeros(2, 3, 32, 32)
+        for k in range(3):
+            noise = model.process.prior((1, 32, 32), SeededNoise([(k,)])).expand(2, 32, 32)
+            expected += model.denoiser(noise, torch.full((2,), 20), condition).softmax(1) / 3
+    assert log_weight.shape == (2, 6)
+    found = (log_weight.exp()[..., None, None, None] * logits.softmax(2)).sum(1)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(logits, again[1])
+
+
+def test_several_first_maps_are_drawn_in_equal_parts():
+    model = fast(3, first_maps=2, evaluations=1, noise="latin")
+
+    def propose(x_t, t, condition):
+        label = (x_t[:, 0, 0] + 1) % 3  # of one component without a choice: the map decides
+        logits = 50.0 * torch.eye(3)[label][:, None, :, None, None].expand(-1, 1, 3, *x_t.shape[1:])
+        return torch.zeros(len(x_t), 1), logits
+
+    model.denoiser.propose = propose
+    firsts = [int(model.process.prior((1, 4, 4), SeededNoise([(k,)]))[0, 0, 0] + 1) % 3 for k in range(2)]
+    maps = model.sample(image(1, 4, 4), 8).labels
+    assert sorted(maps[0, :, 0, 0].tolist()) == sorted(firsts * 4)
 
 
 def test_image_tower_runs_once_for_any_number_of_chunks():
@@ -237,6 +269,23 @@ def test_one_of_two_draws_of_each_image_is_pure_noise():
     maps, keys = torch.zeros(100, 1, 1, 1, dtype=torch.int64), [(i,) for i in range(100)]
     _, _, u, _ = draw_pairs(maps, None, torch.ones(100), keys, draws=2)
     assert ((time_steps(u, 10**9, pure=0.5) == 10**9).view(100, 2).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("objective", ["cross-entropy", "kl"])
+def test_before_denoising_starts_each_image_has_one_draw_of_pure_noise(objective):
+    given = {"image": image(2), "raters": labels(2, 1, 2, 32, 32), "keys": [(1,), (2,)]}
+    model = fast(denoise_from=0.6, draws=2, pure=0.5, objective=objective)
+    pure = fast(draws=1, pure=1, objective=objective)(**given)["loss"]
+    mixed = fast(draws=2, pure=0.5, objective=objective)(**given)["loss"]
+    assert not torch.equal(pure, mixed)
+    for progress, expected in ((0.0, pure), (0.59, pure), (0.6, mixed), (1.0, mixed)):
+        model.training_progress = progress
+        assert torch.equal(model(**given)["loss"], expected)
+
+
+def test_outside_of_a_training_denoising_is_on():
+    given = {"image": image(), "raters": labels(1, 1, 2, 32, 32), "keys": [(1,)]}
+    assert torch.equal(fast(denoise_from=1)(**given)["loss"], fast()(**given)["loss"])
 
 
 def test_bound_does_not_depend_on_the_distribution_of_t():

@@ -35,6 +35,15 @@ def test_each_rater_and_anyone_draw_from_another_distribution():
     assert same(anyone, model.sample(x, 4)), "drawing as a rater leaves the model as it was"
 
 
+def test_hands_are_learned_before_denoising_starts():
+    model = conditioned(draws=2, denoise_from=0.5).train()
+    model.training_progress = 0.0
+    index = torch.tensor([[0, 1]] * 3)
+    loss = model(images(3), labels(3, 2, 2), keys=[(0,), (1,), (2,)], rater_index=index)["loss"]
+    loss.backward()
+    assert model.hands.grad.abs().sum() > 0
+
+
 def test_guidance_interpolates_logits_and_log_weights():
     model, x_t, t = conditioned(), labels(1, 3, 2)[0], torch.tensor([250, 9, 1])
 

@@ -10,6 +10,7 @@ import yaml
 
 import stochseg
 from stochseg.errors import UserError
+from stochseg.models.calibration import Calibration
 from stochseg.models.hub import FILES, fetch
 from stochseg.training import TrainConfig
 from tests.support.hub import serve_hub
@@ -147,3 +148,10 @@ def test_commands(hub, run, model, tmp_path):
     code, out, messages = run("predict", NAME, image, "--out", tmp_path / "out", "-n", 2, "--allow-unusual-input")
     assert code == 0, messages
     assert (tmp_path / "out").is_dir()
+
+
+def test_a_calibration_comes_along(hub, model):
+    facts = {"data": "x", "data_sha256": "0" * 64, "split": "val", "patients": 4, "cases": 9, "date": "2026"}
+    model.calibration = Calibration(**facts, sampling=stochseg.SamplingOptions(n=16), evaluations=1)
+    stochseg.push(model, "someone/lung")
+    assert stochseg.load(NAME).calibration == model.calibration

@@ -129,6 +129,22 @@ def test_a_repeated_slice_is_as_likely_to_be_empty_as_the_slice():
     assert p == pytest.approx(0.7, abs=0.15)
 
 
+def test_a_repeated_slice_is_proposed_what_the_slice_is():
+    """Equal noise in all slices: the same components, for any key."""
+    model = lively("ccdm-fast", spatial_dims=3, components=3, share_first=True, first_maps=2, tower_blocks=1)
+    slice_ = volume(1)
+
+    @torch.no_grad()
+    def propose(image, keys):
+        return model._propose_first(model.denoiser.encode(image), keys, image.shape[2:], None)
+
+    weights, maps = propose(slice_, [(0, 1), (0, 2)])
+    repeated_weights, repeated_maps = propose(slice_.expand(-1, -1, 5, -1, -1).contiguous(), [(7, 3), (7, 4)])
+    torch.testing.assert_close(repeated_weights, weights)
+    torch.testing.assert_close(repeated_maps, maps.expand(-1, -1, -1, 5, -1, -1))
+    assert weights.std(1).min() > 1e-4, "components differ"
+
+
 def test_focus_is_in_the_plane():
     model = lively("ccdm-fast", spatial_dims=3, focus=8)
     assert model.window(30, 16, 12) == (slice(0, 30), slice(4, 12), slice(2, 10))

@@ -54,6 +54,15 @@ def test_models_and_examples_say_what_they_take(client):
     assert {example["model"] for example in client.examples()} <= set(models)
 
 
+def test_later_scan_shows_larger_lesions(client):
+    areas = []
+    for name in ("phantom", "phantom-later"):
+        input = client.example(name, 2)
+        content = client.request("GET", f"/api/v1/inputs/{input['id']}/raters/0")
+        areas.append(np.count_nonzero(np.asarray(Image.open(io.BytesIO(content)))))
+    assert areas[1] / areas[0] == pytest.approx(1.3**2, rel=0.05)
+
+
 def test_samples_are_those_of_predict(server, picture, tiny_models, tmp_path):
     input, job = picture
     client = server.client
@@ -147,7 +156,10 @@ def test_point_in_a_volume_whatever_its_order_in_the_file(client, tmp_path):
         maps = volume(client.request("GET", f"/api/v1/jobs/{job['id']}/samples"))
         assert maps.shape == (*reversed(result["shape"]), 3)
         assert np.allclose(maps.affine[:3, 3], (image.affine @ [w, h, d, 1])[:3], atol=1e-3)
-        assert "lesions.nii.gz" in {each["name"] for each in result["files"]}
+        names = [each["name"] for each in result["files"]]
+        assert names.index("lesions.nii.gz") < names.index("lesions-1-samples.nii.gz")
+        titles = [each["title"] for each in result["files"]]
+        assert len(set(titles)) == len(titles)
 
 
 def test_dicom_series_gives_a_segmentation(client, tmp_path):

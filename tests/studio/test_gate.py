@@ -102,6 +102,9 @@ def test_other_machines_need_a_token(tmp_path):
     settings = Settings(workspace=tmp_path, models={})
     with pytest.raises(UserError, match="token"):
         serve(settings, "0.0.0.0", 0, browser=False)
+    behind_a_proxy = Settings(workspace=tmp_path, models={}, hosts=("studio.example.org",))
+    with pytest.raises(UserError, match="studio.example.org .* token"):
+        serve(behind_a_proxy, "127.0.0.1", 0, browser=False)
 
 
 def test_token_is_not_printed(tmp_path):

@@ -4,6 +4,7 @@ import base64
 import re
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
@@ -55,6 +56,13 @@ class Visit:
     def drop(self, name: str, content: bytes, kind: str = "") -> None:
         """Drop a file on the page."""
         self.page.evaluate(DROP, [name, kind, base64.b64encode(content).decode()])
+
+    def drop_from_desktop(self, *paths: Path) -> None:
+        """Drop files or folders that are on disk, as the browser receives them from the desktop."""
+        session = self.page.context.new_cdp_session(self.page)
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            session.send("Input.dispatchDragEvent", {"type": kind, "x": 600, "y": 400, "data": data})
 
     def finished(self) -> None:
         """Wait for the readings."""

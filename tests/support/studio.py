@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import stochseg
@@ -83,15 +84,14 @@ class Server:
         return [int(pid) for pid in found.split()]
 
     def worker(self) -> int | None:
-        """The process that draws samples: the oldest that is no resource tracker."""
-        for pid in sorted(self.children()):
-            try:
+        """The process that draws samples: the largest, because it alone holds PyTorch and the models."""
+        sizes: dict[int, int] = {}
+        for pid in self.children():
+            with suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"spawn_main" in words:
-                return pid
-        return None
+                if b"spawn_main" in words:
+                    sizes[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return max(sizes, key=sizes.__getitem__, default=None)
 
     def kill(self) -> None:
         """End it as a crash would."""

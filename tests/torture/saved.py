@@ -13,7 +13,8 @@ from PIL import Image
 
 from stochseg.files import MANIFEST
 from stochseg.inference import PredictOptions, predict
-from stochseg.models import create, load, save
+from stochseg.models import SamplingOptions, create, load, save
+from stochseg.models.calibration import Calibration, IntervalOffset, MarginOffset, read_calibration
 from stochseg.reports.saved_prediction import read_image, read_result
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -53,6 +54,22 @@ def _models(scratch: Path) -> dict[str, Target]:
         (folder / MANIFEST).unlink()
         for file in ("config.json", "model.safetensors"):
             targets[f"{name}/{file}"] = _target(folder / file, partial(load, folder))
+    fitted = {"label": 1, "confidence": 0.9, "covered": 0.9}
+    calibration = Calibration(
+        data="mine",
+        data_sha256="0" * 64,
+        split="val",
+        patients=4,
+        cases=9,
+        date="2026-01-01",
+        sampling=SamplingOptions(n=16),
+        evaluations=1,
+        intervals=(IntervalOffset(**fitted, measure="area", offset=0.5, covered_before=0.5, width_ratio=2.0),),
+        margins=(MarginOffset(**fitted, offset=2.5),),
+    )
+    file = scratch / "calibration.json"
+    file.write_text(calibration.model_dump_json())
+    targets["calibration.json"] = _target(file, partial(read_calibration, file, 2))
     return targets
 
 

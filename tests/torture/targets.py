@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
-import json
-import os
 import pickle
-import random
-import shlex
-import shutil
-import sys
-import tempfile
 import zipfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +18,6 @@ import tifffile
 import yaml
 from PIL import Image
 
-from stochseg import cli
 from stochseg.data.folder.config import FolderConfig
 from stochseg.data.folder.init import init_folder
 from stochseg.data.importers.lidc_outlines import label_maps, parse_reading
@@ -36,16 +26,15 @@ from stochseg.data.readers.formats import read_picture
 from stochseg.data.readers.trees import Tree
 from stochseg.data.store import Store, write_store
 from stochseg.documents import parse_keys
-from stochseg.errors import UserError
 from stochseg.inference.points import read_lesions
 from stochseg.inference.sources import find_sources, read_stack
-from stochseg.models import create, save
 from stochseg.training.config import override, read_config
 from stochseg.types import DatasetInfo
 from tests.support.images import dicom_bytes, nifti_bytes
 from tests.support.volume_files import write_itk, write_nifti
+from tests.torture.commands import commands
 from tests.torture.foreign import foreign_files
-from tests.torture.mutations import WORDS, Target, mutate_text
+from tests.torture.mutations import Target, mutate_text
 from tests.torture.saved import GRAY, TINY, in_place, saved_files
 
 RNG = np.random.default_rng(0)
@@ -63,7 +52,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
         **_stores(scratch),
         **saved_files(scratch),
         **foreign_files(scratch / "foreign"),
-        "command": _commands(scratch),
+        "command": commands(scratch, scratch / "seed.h5"),
     }
 
 
@@ -314,67 +303,3 @@ def _store(file: Path, content: bytes) -> None:
         data = Store(split, path=str(file))
         for i in range(len(data)):
             data[i]
-
-
-def _commands(scratch: Path) -> Target:
-    inputs = scratch / "inputs"
-    inputs.mkdir()
-    Image.fromarray(GRAY).save(inputs / "in.png")
-    shutil.copy(scratch / "seed.h5", inputs)
-    (inputs / "scan.nii").write_bytes(nifti_bytes(np.zeros((9, 8, 3), np.int16), (1, 1, 2)))
-    (inputs / "points.csv").write_text("id,x,y,z\na,2,3,1\n")
-    save(create("ccdm", 2, 1, **TINY), inputs / "model")
-    lines = (
-        "predict model in.png --out out -n 2 --evaluations 2 --seed 3 --overwrite",
-        "predict model in.png --out out --tile 64 --overlap 16 --sampler ancestral",
-        "predict model in.png --out out --part 1/2 -n 1 --evaluations 1",
-        "predict model scan.nii --out out --at 3,4,1 --box 1,1,0,4,4,2 --slices shared --axis axial --tile-slices 8",
-        "predict model scan.nii --out out --points points.csv --mm --allow-unusual-input",
-        "data check seed.h5",
-        "data check folder",
-        "data init nowhere",
-        "data import camvid folder new.h5",
-        "data example example --count 1 --size 8",
-        "train phantom-tiny steps=0 batch_size=2 --device cpu",
-        "evaluate nowhere --samples 4 --split val",
-        "bench lidc@0 --size 16 -n 1 --repeats 1",
-        "export nowhere --size 32x32",
-        "report nowhere --spacing 0.7,0.5 --question 'longest diameter > 6 mm'",
-        "compare ccdm unet-ce --budget 0 --set batch_size=2",
-    )
-    seeds = [json.dumps(shlex.split(line)).encode() for line in lines]
-    return Target(seeds, partial(_command, inputs), _mutate_words)
-
-
-def _mutate_words(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Change words of a command, except its name and the folders it writes: no word leads out of the current folder."""
-    words: list[str] = json.loads(content)
-    strange = [word.replace("\x00", "") for word in WORDS if not word.startswith(("/", ".."))]
-    for _ in range(rng.choice((1, 2))):
-        i = rng.randrange(1, len(words))
-        if words[i - 1] != "--out" and not words[i].startswith("steps"):
-            words[i] = rng.choice((*strange, *json.loads(rng.choice(others))[1:]))
-    return json.dumps(words).encode()
-
-
-def _command(inputs: Path, content: bytes) -> None:
-    """Run a command in a copy of the inputs, so that nothing depends on the commands before."""
-    words = json.loads(content)
-    if any("\x00" in word for word in words):  # no shell can pass it
-        return
-    before, sys.argv = sys.argv, ["stochseg", *words]
-    here = Path.cwd()
-    work = Path(shutil.copytree(inputs, Path(tempfile.mkdtemp(dir=inputs.parent)) / "work"))
-    os.chdir(work)
-    try:
-        with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-            cli.main()
-    except SystemExit as end:
-        if end.code == 2:
-            raise UserError("exit code 2") from end
-        if end.code not in (0, 1):
-            raise RuntimeError(f"exit code {end.code}") from end
-    finally:
-        sys.argv = before
-        os.chdir(here)
-        shutil.rmtree(work.parent)

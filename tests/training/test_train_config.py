@@ -30,6 +30,12 @@ def test_learning_rate(tiny_run, changes, points):
         assert config.lr_factor(step) == pytest.approx(factor)
 
 
+def test_progress_is_that_of_the_steps_or_of_the_time_whichever_is_further(tiny_run):
+    assert tiny_run("steps=40").progress(10, 1e9) == 0.25
+    timed = tiny_run("steps=40", "minutes=2")
+    assert [timed.progress(10, 0), timed.progress(10, 60), timed.progress(10, 150)] == [0.25, 0.5, 1.0]
+
+
 @pytest.mark.parametrize("decay", ["polynomial", "cosine", "constant", "tail"])
 def test_the_learning_rate_rises_only_during_warmup(tiny_run, decay):
     config = tiny_run("steps=40", f"decay={decay}", "warmup=10")

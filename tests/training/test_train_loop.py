@@ -40,14 +40,14 @@ def test_the_augmentation_is_that_of_the_data_and_stays_when_resumed(tiny_run, t
 
 def break_loss(monkeypatch, call: int, broken) -> None:
     """Change the loss of one call, counted from 1."""
-    loss, calls = CCDM.loss, []
+    loss, calls = CCDM.loss_by_rater, []
 
     def changed(self, *inputs):
         out = loss(self, *inputs)
         calls.append(1)
         return {"loss": broken(self, out["loss"])} if len(calls) == call else out
 
-    monkeypatch.setattr(CCDM, "loss", changed)
+    monkeypatch.setattr(CCDM, "loss_by_rater", changed)
 
 
 def nan_loss(model, loss):
@@ -88,9 +88,22 @@ def test_the_optimizer_uses_the_learning_rate_of_the_config(tiny_run, tmp_path, 
     assert seen == pytest.approx([config.lr * config.lr_factor(i) for i in range(6)])
 
 
+def test_the_model_is_told_the_progress_of_its_training(tiny_run, tmp_path, monkeypatch):
+    seen, loss = [], CCDM.loss_by_rater
+
+    def watched(self, *args):
+        seen.append(self.training_progress)
+        return loss(self, *args)
+
+    monkeypatch.setattr(CCDM, "loss_by_rater", watched)
+    train(tiny_run(), tmp_path / "run", device="cpu")
+    assert seen == pytest.approx([i / 6 for i in range(6)])
+    assert load(tmp_path / "run/last").training_progress == 1
+
+
 def test_weight_decay_shrinks_weights_without_gradient(tiny_run, tmp_path, monkeypatch):
     """One step of AdamW without a gradient multiplies every weight by 1 - lr · decay."""
-    monkeypatch.setattr(CCDM, "loss", lambda self, *_: {"loss": 0 * sum(p.sum() for p in self.parameters())})
+    monkeypatch.setattr(CCDM, "loss_by_rater", lambda self, *_: {"loss": 0 * sum(p.sum() for p in self.parameters())})
     config = tiny_run("optimizer=adamw", "weight_decay=0.5", "steps=1", "lr=0.1", "ema=0")
     train(config, tmp_path / "run", device="cpu")
     torch.manual_seed(config.seed)

@@ -17,7 +17,7 @@ from stochseg._version import __version__
 from stochseg.data import SegmentationData
 from stochseg.errors import UserError
 from stochseg.evaluation.data_scores import ImageSums
-from stochseg.evaluation.evaluator import CaseReader, plan_scoring, stop_at_lost
+from stochseg.evaluation.evaluator import CaseReader, plan_scoring, rated_by, stop_at_lost
 from stochseg.evaluation.image_scores import Case, ImageResult, Modes, Scoring
 from stochseg.locks import locked
 from stochseg.metrics import CalibrationBins
@@ -76,11 +76,12 @@ class StoredScores:
         runner = runner or partial(run_here, lambda: model)
         with locked(self.folder, part.lock, rivals=part.rivals):
             for i, options in enumerate(ways):
-                scoring, every = plan_scoring(model, data, options, limit)
+                of_way = rated_by(data, model, options)
+                scoring, every = plan_scoring(model, of_way, options, limit)
                 chosen, digest = part.select(every), self._digest(scoring)
                 file = self.folder / f"{digest}-part-{part.index}-of-{part.count}.jsonl"
                 known = self._read(digest)
-                reader = CaseReader(data, [j for j in chosen if j not in known], keep, with_samples=False)
+                reader = CaseReader(of_way, [j for j in chosen if j not in known], keep, with_samples=False)
                 before = i * len(chosen) + len(chosen) - len(reader.chosen)
                 with file.open("ab") as out:
                     out.write(b"\n" if out.tell() else b"")  # a line may have been cut short
@@ -166,7 +167,8 @@ class StoredScores:
             record["row"],
             ImageSums(
                 _tensor(sums["confusion"]),
-                *(CalibrationBins(**_tensors(sums[key])) for key in ("bins", "foreground")),
+                CalibrationBins(**_tensors(sums["bins"])),
+                CalibrationBins(**_tensors(sums["foreground"])),
                 _tensor(sums["brier"]),
                 _tensors(sums["fused"]),
             ),

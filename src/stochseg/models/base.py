@@ -51,14 +51,12 @@ class StochasticSegmenter(nn.Module):
     name: ClassVar[str] = "unregistered"
     config_type: ClassVar[type[SegmenterConfig]] = SegmenterConfig
     training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Keys of a training config that the method's authors chose, such as lr and batch_size; `recipe(name)` uses them
-    when a model is trained by its own name."""
+    """Keys of a training config that the method's authors chose, for `recipe(name)`."""
     accelerated_modules: tuple[str, ...] = ()
     """Dotted names of the modules that do the heavy work of sampling: tensors in (or None), each with the batch first,
     and a tensor or a tuple of tensors out. Engines compute these, and `export` writes them."""
     sampling_choices: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Names that a caller may choose per option, "sampler" and "grid"; the key "evaluations" (without names) is present
-    if their number can be chosen. Noise can always be chosen."""
+    """Names to choose from, by option ("sampler", "grid"); "evaluations", without names, if their number is free."""
     idle_parameters: ClassVar[bool] = False
     """Whether a training step may leave some parameters without a gradient."""
     takes_volumes: ClassVar[bool] = False
@@ -67,6 +65,8 @@ class StochasticSegmenter(nn.Module):
     """The engine that computes the accelerated modules: see `stochseg.inference`."""
     calibration: Calibration | None = None
     """Fitted on held-out cases by `stochseg calibrate`; saved and loaded with the model."""
+    training_progress: float = 1.0
+    """Fraction of the training that is done. The training loop sets it, for a loss that changes on the way."""
     config: SegmenterConfig
 
     def __init__(self, info: DatasetInfo, config: SegmenterConfig):

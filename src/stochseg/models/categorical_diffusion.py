@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -41,8 +42,20 @@ class CategoricalDiffusionConfig(DiffusionConfig):
     objective: Literal["kl", "cross-entropy"] = Field("kl", description="the paper's bound, or cross-entropy on x0")
     t_power: float = Field(1.0, gt=0, description="t/T of training is u^(1/t_power): 1 is even, more prefers noisy t")
     pure: float = Field(0.0, ge=0, le=1, description="share of training draws at t = T, where x_t tells nothing of x0")
+    denoise_from: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="fraction of the training at which denoising starts; before it, one draw per image at t = T",
+    )
     profile: tuple[tuple[int, float], ...] = Field((), description="measured (t, entropy left), for the grid `entropy`")
     share_first: bool = Field(False, description="evaluate the network on pure noise once for all samples of an image")
+    first_maps: int | None = Field(
+        None,
+        ge=1,
+        description="with share_first: average the first evaluation over this many fixed maps of pure noise, equal in "
+        "all slices; None: one map per image and seed",
+    )
 
     @model_validator(mode="after")
     def _check_schedule(self) -> CategoricalDiffusionConfig:
@@ -141,8 +154,8 @@ class CategoricalDiffusion(Diffusion):
         """
         window = self.window(*image.shape[2:])
         raters, mask = cut_window(raters, window), None if mask is None else cut_window(mask, window)
-        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self.config.draws, rater_index)
-        t = time_steps(u, self.process.num_timesteps, self.config.t_power, self.config.pure)
+        rows, target, u, noise = draw_pairs(raters, mask, rater_count, keys, self._draws, rater_index)
+        t = time_steps(u, self.process.num_timesteps, self.config.t_power, self._pure)
         x_t = self.process.q_sample(target.labels, t, noise, target.mask)
         condition = self._for_raters(self.denoiser.encode(cut_window(image, window))[rows], target, keys)
         target = Target(target.labels, self.process.to_predict(x_t, target.mask))
@@ -152,11 +165,24 @@ class CategoricalDiffusion(Diffusion):
         """The condition of the rows of a batch, with what the network learns of `target.rater`: nothing by default."""
         return condition
 
+    @property
+    def _denoises(self) -> bool:
+        """Whether this training step has draws at t < T."""
+        return self.training_progress >= self.config.denoise_from
+
+    @property
+    def _draws(self) -> int:
+        return self.config.draws if self._denoises else 1
+
+    @property
+    def _pure(self) -> float:
+        return self.config.pure if self._denoises else 1.0
+
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         """The loss of noised maps "d *space". t: "d" on the CPU."""
         log_p0 = torch.log_softmax(self.denoiser(x_t, self._network_step(t, x_t), condition).float(), 1)
         terms = core.OBJECTIVES[self.config.objective](self.process, log_p0, target.labels, x_t, t, target.mask)
-        t_power, pure, last = self.config.t_power, self.config.pure, self.process.num_timesteps
+        t_power, pure, last = self.config.t_power, self._pure, self.process.num_timesteps
         if self.config.objective == "kl" and (t_power != 1 or pure > 0):  # the bound weights all t alike
             drawn = (torch.stack([t, t - 1]).double() / last) ** t_power
             probability = last * ((1 - pure) * (drawn[0] - drawn[1]) + pure * (t == last))
@@ -184,10 +210,8 @@ class CategoricalDiffusion(Diffusion):
         size = image.shape[2:]
         condition = self.denoiser.encode(image)
         first = None
-        if self.config.share_first and self.denoiser.holds(size):  # the proposal for pure noise, once per image
-            pure = self.process.prior((len(keys), *size), core.SeededNoise([(*key, 0) for key in keys], self.device))
-            step = self._network_step(torch.full((len(pure),), grid[0]), pure)
-            first = self.denoiser.propose(impose(pure, known), step, condition)
+        if self.config.share_first and self.denoiser.holds((self.config.first_maps or 1, *size)):
+            first = self._propose_first(condition, keys, size, known)
 
         def draw(rows: Rows, noise: core.Noise, report: Report) -> Drawn:
             given = None if known is None else known[rows.image]
@@ -197,6 +221,27 @@ class CategoricalDiffusion(Diffusion):
             return Drawn(out.log_p0.exp_(), out.labels, out.evaluations)
 
         return Drawing(draw, len(grid))
+
+    def _propose_first(
+        self, condition: Condition, keys: Keys, size: Sequence[int], known: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The proposal for pure noise, once per image: log_weight "b m" and logits "b m l *space".
+
+        Pure noise says nothing of x0, but the network's proposal depends on it a little. The average over several
+        proposals, as a mixture of all their components, depends on it less. Their noise is equal in all slices, so that
+        a network that reads equal slices as one proposes for a repeated slice what it proposes for the slice.
+        """
+        count, b = self.config.first_maps, len(keys)
+        if count is None:
+            pure = [self.process.prior((b, *size), core.SeededNoise([(*key, 0) for key in keys], self.device))]
+        else:
+            plane = (*[1] * (len(size) - 2), *size[-2:])
+            one = (self.process.prior((1, *plane), core.SeededNoise([(k,)], self.device)) for k in range(count))
+            pure = [labels.expand(b, *size) for labels in one]
+        step = self._network_step(torch.full((b,), self.process.num_timesteps), pure[0])
+        proposals = [self.denoiser.propose(impose(labels, known), step, condition) for labels in pure]
+        log_weight, logits = (torch.cat(parts, 1) for parts in zip(*proposals, strict=True))
+        return log_weight - math.log(len(pure)), logits
 
     def _denoise(
         self,
@@ -220,15 +265,14 @@ class CategoricalDiffusion(Diffusion):
         def denoise(x_t: Tensor, t: Tensor) -> Tensor:
             nonlocal broken  # once NaN, always NaN: the labels of the next step look sound
             if first is not None and int(t[0]) == self.process.num_timesteps:
-                log_weight, logits = (part[rows] for part in first)
+                (log_weight, logits), own = first, rows
             else:
                 x_t = impose(x_t, known)  # a corrector may have masked them
                 log_weight, logits = self.denoiser.propose_chosen(x_t, self._network_step(t, x_t), local, choose)
-            broken = broken | broken_rows(log_weight, logits)
-            if log_weight.shape[1] == 1:
-                chosen = logits[:, 0]
-            else:
-                chosen = logits[torch.arange(len(x_t), device=x_t.device), choose(log_weight)]
+                own = torch.arange(len(x_t), device=x_t.device)
+            broken = broken | broken_rows(log_weight, logits)[own]
+            single = log_weight.shape[1] == 1
+            chosen = logits[own, torch.zeros_like(own) if single else choose(log_weight[own])]
             chosen = mark_broken(chosen.float(), broken)
             return chosen if known is None else self.process.log_p0(chosen, x_t)
 

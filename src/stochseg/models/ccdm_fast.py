@@ -163,6 +163,7 @@ class CCDMFast(CategoricalDiffusion):
         """This model over the same weights, which draws as one rater would; the arguments are those of `sample`."""
         model, vector = shared_copy(self), self.hands[rater_number(rater, self.rater_names, self.name)].detach()
         tower = model.denoiser.inner if isinstance(model.denoiser, Tiled) else model.denoiser
+        assert isinstance(tower, TwoTower)
         tower.rater, tower.guidance = vector, 1.0 if guidance is None else guidance
         return model
 
@@ -175,8 +176,8 @@ class CCDMFast(CategoricalDiffusion):
             return condition
         rater, known = target.rater.to(self.device), target.rater.to(self.device) >= 0
         if self.training:
-            draws = self.config.draws  # the rows of an image have the streams below this
-            dropped = SeededNoise([(*key, draws) for key in keys]).uniform((len(keys), draws)).flatten()
+            stream = self.config.draws  # the rows of an image have the streams below this
+            dropped = SeededNoise([(*key, stream) for key in keys]).uniform((len(keys), self._draws)).flatten()
             known = known & (dropped >= self.config.rater_dropout).to(known.device)
         return self.denoiser.for_raters(condition, self.hands[rater.clamp(min=0)] * known[:, None])
 

@@ -70,7 +70,8 @@ def fit_rater(
     >>> fit_rater(model, [data[0], data[1]], "dana", steps=2).rater_names
     ('rater1', 'rater2', 'dana')
     """
-    if not model.rater_names or not isinstance(getattr(model, "hands", None), nn.Parameter):
+    hands = getattr(model, "hands", None)
+    if not model.rater_names or not isinstance(hands, nn.Parameter):
         raise UserError(
             f"fit_rater: model {model.name!r} has no vectors of raters; train ccdm-fast with rater_conditioning=true"
         )
@@ -82,8 +83,8 @@ def fit_rater(
         raise UserError(f"fit_rater: expected label maps of {name!r}, got none")
     fitted = shared_copy(model).eval()
     fitted.info = model.info.model_copy(update={"rater_names": (*model.rater_names, name)})
-    vector = nn.Parameter(torch.zeros_like(model.hands[0]))
-    others, optimizer = model.hands.detach(), torch.optim.Adam([vector], lr=lr)
+    vector = nn.Parameter(torch.zeros_like(hands[0]))
+    others, optimizer = hands.detach(), torch.optim.Adam([vector], lr=lr)
     trained = {name: p.requires_grad for name, p in fitted.named_parameters()}
     fitted.requires_grad_(False)
     del fitted.hands

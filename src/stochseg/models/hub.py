@@ -21,12 +21,13 @@ from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import MANIFEST
 from stochseg.models.base import StochasticSegmenter
+from stochseg.models.calibration import CALIBRATION
 from stochseg.models.io import CONFIG, SHIPPED, WEIGHTS, find_model, load, save
 
 log = logging.getLogger(__name__)
 SCHEME = "hf:"
 FILES = (CONFIG, WEIGHTS, MANIFEST)
-"""What is downloaded of a repository: all that is read."""
+"""What every repository has. With a calibration, if there is one, these are all files that are downloaded."""
 CARD = "README.md"
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
@@ -75,11 +76,11 @@ def fetch(name: str) -> Path:
         folder = hub.snapshot_download(
             found["repository"],
             revision=found["revision"],
-            allow_patterns=list(FILES),
+            allow_patterns=[*FILES, CALIBRATION],
             library_name="stochseg",
             library_version=__version__,
         )
-    except (*_network_errors(errors), errors.EntryNotFoundError, ValueError) as error:
+    except _refusals(errors) as error:
         raise UserError(f"{name}: {_explain(error, errors)}") from error
     missing = [file for file in FILES if not (Path(folder) / file).is_file()]
     if missing:
@@ -133,7 +134,7 @@ def push(
             done = api.upload_folder(
                 repo_id=repository, folder_path=folder, commit_message=f"{loaded.name}, stochseg {__version__}"
             )
-        except (*_network_errors(errors), ValueError) as error:
+        except _refusals(errors) as error:
             raise UserError(f"push to {repository}: {_explain(error, errors)}") from error
     return str(done.commit_url)
 
@@ -178,8 +179,9 @@ def _spelled(name: str | os.PathLike[str]) -> str:
     return name if isinstance(name, str) else Path(name).as_posix()  # Windows turns the slash of a path
 
 
-def _network_errors(errors: ModuleType) -> tuple[type[Exception], ...]:
-    return (errors.HfHubHTTPError, errors.HTTPError, OSError)
+def _refusals(errors: ModuleType) -> tuple[type[Exception], ...]:
+    """What the hub's client raises: refusals of the server, a network that is away, names it does not accept."""
+    return (errors.HfHubHTTPError, errors.HTTPError, errors.EntryNotFoundError, OSError, ValueError)
 
 
 def _explain(error: Exception, errors: ModuleType) -> str:

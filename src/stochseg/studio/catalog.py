@@ -14,11 +14,14 @@ class Example(NamedTuple):
     title: str
     spatial_dims: int
     model: str
+    later_scan_of: str | None = None
+    """Name of the example that shows the same lesions earlier."""
 
 
 EXAMPLES = {
     "phantom": Example("Phantom slice", 2, "lidc"),
     "phantom-3d": Example("Phantom volume", 3, "lidc-3d"),
+    "phantom-later": Example("Phantom slice, later scan", 2, "lidc", "phantom"),
     "phantom-ct": Example("Phantom CT, click on the nodule", 3, "lidc-3d"),
 }
 """Name -> example."""

@@ -157,4 +157,7 @@ def _serve(pipe: Connection) -> None:
             answer = ("refused", "does not fit into memory; use a smaller file")
         except Exception:
             answer = ("failed", traceback.format_exc())
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:  # the server is gone
+            return

@@ -21,8 +21,9 @@ from stochseg.studio.launch import start_work
 from stochseg.studio.settings import Settings
 from stochseg.studio.store import JobRecord, Json, State, Store, remove, size_of
 from stochseg.studio.tasks import Message, Task
-from stochseg.workers import MAX_DEATHS
 
+MAX_DEATHS = 3
+"""Workers that a job may lose: one may be ended from outside, or by another job that was drawn with it."""
 CANCEL_SECONDS = 5.0
 """Time in which a worker must react to a cancellation; it is ended and replaced then."""
 RESTART_SECONDS = 2.0

@@ -19,6 +19,9 @@ from stochseg.studio.settings import Limits
 from stochseg.studio.store import Json
 from stochseg.studio.uploads import write_input
 
+GROWTH = 1.3
+"""Factor of all lengths between a phantom slice and its later scan."""
+
 
 def make_example(name: str, number: int, folder: Path, limits: Limits) -> Json:
     """Make an example as an input; number: which of its images."""
@@ -37,6 +40,20 @@ def _slice(folder: Path, number: int) -> tuple[Path, Array]:
     data = Phantoms("test", size=128, count=MAX_NUMBER + 1)
     Image.fromarray(data.raw(number)).save(folder / "00000.png")
     return folder / "00000.png", data[number].raters.numpy().astype(np.uint8)[:, None]
+
+
+def _later(folder: Path, number: int) -> tuple[Path, Array]:
+    """The slice of `_slice` after everything in it has grown, around the lesion."""
+    data = Phantoms("test", size=128, count=MAX_NUMBER + 1)
+    raters = data[number].raters.numpy().astype(np.uint8)
+    marked = np.argwhere(raters.any(0))
+    center = marked.mean(0) + 0.5 if len(marked) else np.full(2, 64.0)
+    side = 128 / GROWTH
+    top, left = np.clip(center - side / 2, 0, 128 - side).tolist()
+    box = (left, top, left + side, top + side)
+    Image.fromarray(data.raw(number)).resize((128, 128), Image.Resampling.BICUBIC, box).save(folder / "00000.png")
+    grown = [np.asarray(Image.fromarray(each).resize((128, 128), Image.Resampling.NEAREST, box)) for each in raters]
+    return folder / "00000.png", np.stack(grown)[:, None]
 
 
 def _volume(folder: Path, number: int) -> tuple[Path, Array]:
@@ -66,6 +83,7 @@ def write_volume(folder: Path, values: Array, spacing: tuple[float, ...] | None)
 
 MAKERS: dict[str, Callable[[Path, int], tuple[Path, Array]]] = {
     "phantom": _slice,
+    "phantom-later": _later,
     "phantom-3d": _volume,
     "phantom-ct": _ct,
 }

@@ -6,7 +6,7 @@ It is computed once from the folder that `predict` wrote and stored next to it, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,14 @@ class Findings:
         spacing = None if self.spacing is None else self.spacing[-samples.axes :]
         names = measure_names(samples.axes)
         classes = range(1, self.info.num_classes)
-        use = {"spacing": spacing, "calibration": self.result.usable_calibration if samples is self.samples else None}
-        found = {(what, c): measure(samples, what, label=c, **use) for what in names for c in classes}
-        ratios = {what: measure(samples, what, **use) for what in self.info.measures if samples.axes == 2}
+        own = partial(
+            measure,
+            samples,
+            spacing=spacing,
+            calibration=self.result.usable_calibration if samples is self.samples else None,
+        )
+        found = {(what, c): own(what, label=c) for what in names for c in classes}
+        ratios = {what: own(what) for what in self.info.measures if samples.axes == 2}
         last = self.info.num_classes - 1  # whose color a ratio has
         shown = {(what, last): each for what, each in ratios.items() if each.undefined == 0}
         return {**shown, **found}

@@ -26,22 +26,23 @@ KEEP_ALIVE = 15.0
 """Seconds after which a silent stream sends a comment, so that proxies keep it."""
 REPORT = "report.html"
 TITLES = {
-    "fused.dcm": "DICOM SEG, most probable class",
-    "lesions.dcm": "DICOM SEG, one segment per lesion",
-    "samples.tif": "All samples, TIFF",
-    "mean.tif": "Probabilities, TIFF",
-    "entropy.tif": "Entropy, TIFF",
-    "fused.png": "Most probable class, PNG",
-    "overlay.png": "Picture, PNG",
-    "samples.nii.gz": "All samples, NIfTI",
-    "fused.nii.gz": "Most probable class, NIfTI",
-    "mean.nii.gz": "Probabilities, NIfTI",
-    "entropy.nii.gz": "Entropy, NIfTI",
-    "lesions.nii.gz": "Lesions of the scan, NIfTI",
-    "foreground.nii.gz": "Probability of foreground in the scan, NIfTI",
-    "result.json": "Sizes and settings, JSON",
     REPORT: "Report, HTML",
+    "lesions.dcm": "DICOM SEG, one segment per lesion",
+    "fused.dcm": "DICOM SEG, most probable class",
+    "lesions.nii.gz": "Lesions, NIfTI",
+    "foreground.nii.gz": "Probability of a lesion, NIfTI",
+    "overlay.png": "Picture, PNG",
+    "fused.png": "Most probable class, PNG",
+    "fused.nii.gz": "Most probable class, NIfTI",
+    "samples.tif": "All samples, TIFF",
+    "samples.nii.gz": "All samples, NIfTI",
+    "mean.tif": "Probabilities, TIFF",
+    "mean.nii.gz": "Probabilities, NIfTI",
+    "entropy.tif": "Entropy, TIFF",
+    "entropy.nii.gz": "Entropy, NIfTI",
+    "result.json": "Sizes and settings, JSON",
 }
+"""Files of a result, in the order in which they are listed."""
 SUBMIT = {
     "requestBody": {
         "required": True,
@@ -275,12 +276,28 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _list_files(job: str, folder: Path) -> list[Json]:
+    order = list(TITLES)
+
+    def place(item: tuple[str, Path]) -> tuple[bool, int]:
+        name, path = item
+        return _is_part(name), order.index(path.name) if path.name in order else len(order)
+
     return [
         {
             "name": name,
-            "title": TITLES.get(path.name, path.name),
+            "title": _title(name, path),
             "bytes": path.stat().st_size if path.is_file() else None,
             "url": f"/api/v1/jobs/{job}/files/{name}",
         }
-        for name, path in _files(folder).items()
+        for name, path in sorted(_files(folder).items(), key=place)
     ]
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file shows the part of a scan around a lesion, not all of it."""
+    return name.startswith("lesions-")
+
+
+def _title(name: str, path: Path) -> str:
+    what, _, kind = TITLES.get(path.name, path.name).rpartition(", ")
+    return f"{what} around the lesion, {kind}" if _is_part(name) and what else TITLES.get(path.name, path.name)

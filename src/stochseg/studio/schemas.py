@@ -117,6 +117,7 @@ class ExampleAnswer(BaseModel):
     title: str
     spatial_dims: int
     model: str
+    later_scan_of: str | None
 
 
 class ModelAnswer(BaseModel):

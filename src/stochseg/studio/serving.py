@@ -57,8 +57,10 @@ def serve(
     require("python_multipart", "studio", "stochseg studio")
     from stochseg.studio.api import create_app
 
-    if not is_loopback(host) and settings.token is None:
-        raise UserError(f"--host {host} is reached from other machines: expected a token, got none; pass --token-file")
+    reached = [f"--host {host}"] * (not is_loopback(host))
+    reached += [f"--allow-host {name}" for name in settings.hosts if not is_loopback(name)]
+    if reached and settings.token is None:
+        raise UserError(f"{reached[0]} is reached from other machines: expected a token, got none; pass --token-file")
     listener = _listen(host, port)
     port = listener.getsockname()[1]
     limit = int(settings.limits.upload_mb * 10**6)

@@ -55,7 +55,7 @@ def read_upload(folder: Path, name: str, spacing: Sequence[float] | None, limits
     """
     notes: list[str] = []
     _unpack(folder / "files", limits)
-    source = _only_source(folder / "files", notes)
+    source = _only_source(folder / "files", name, notes)
     stack = read_stack(source.files, source.axis)
     raters = _read_raters(folder, stack)
     return write_input(folder, name, source, stack, spacing, raters, notes, limits)
@@ -215,12 +215,13 @@ def _is_extra(name: str) -> bool:
     return base.startswith(".") or name.startswith("__MACOSX/") or base in ("Thumbs.db", "DICOMDIR")
 
 
-def _only_source(folder: Path, notes: list[str]) -> Source:
+def _only_source(folder: Path, name: str, notes: list[str]) -> Source:
     """The image or volume among the files; of several DICOM series, the one with the most slices."""
     try:
         found = find_sources([folder])
     except UserError as error:
-        raise UserError(str(error).replace(f"{folder}: ", "").replace(str(folder), "the upload")) from None
+        text = str(error).replace(f"{folder}: ", "").replace(str(folder), "the upload")
+        raise UserError(text.replace("the folder contains no image", f"{name} contains no image")) from None
     sources = sorted(found.sources, key=lambda source: -len(source.files))
     if len(sources) > 1 and len(sources[0].files) == len(sources[1].files):
         raise UserError(

@@ -185,6 +185,12 @@ class TrainConfig(Config):
         """Whether a run ends after `step` steps and `seconds` of training."""
         return step >= self.steps or (self.minutes is not None and seconds >= 60 * self.minutes)
 
+    def progress(self, step: int, seconds: float) -> float:
+        """Fraction of the run that is done after `step` steps and `seconds` of training, whichever is closer to its
+        end."""
+        timed = 0.0 if self.minutes is None else seconds / (60 * self.minutes)
+        return min(1.0, max(step / self.steps, timed))
+
     def lr_factor(self, step: int, seconds: float = 0.0) -> float:
         """Learning rate after `step` steps and `seconds` of training, as a multiple of `lr`.
 

@@ -314,6 +314,7 @@ class _Run:
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["lr_factor"]
+        self.model.training_progress = self.config.progress(self.progress.step, self.progress.seconds)
         mask = None if batch.mask is None else batch.mask.to(device)
         with self.amp.autocast():
             about = {"keys": draw.keys, "rater_count": batch.rater_count, "rater_index": batch.rater_index}

@@ -57,6 +57,7 @@ def test_a_file_that_is_no_image_is_explained(visit):
     text = page.locator(".toast").inner_text()
 
     assert "NIfTI" in text
+    assert "notes.txt" in text
     assert visit.problems[:1]  # the browser notes the refused request
     visit.problems.clear()
     page.click(".toast [aria-label=Dismiss]")
@@ -115,8 +116,10 @@ def test_a_series_becomes_a_segmentation_object(visit, tmp_path):
     pytest.importorskip("highdicom")
     series = write_volume(tmp_path / "series", ct(size=(12, 72, 72), center=(6, 36, 36)))
     page = visit.open()
-    page.locator("[aria-label='DICOM folder']").set_input_files(series)
-    page.wait_for_selector(f"{BENCH} .armed")
+    visit.drop_from_desktop(series)
+    page.wait_for_selector(f"{BENCH} .armed .hint")
+    assert page.locator(".current strong").inner_text() == "series"
+    assert page.locator("#model").input_value() == "lidc-3d"  # all of the lesion, not one slice of it
     visit.parameters(samples=2, evaluations=1)
     page.locator(f"{BENCH} .stage").first.click()
     visit.finished()

@@ -64,3 +64,15 @@ def test_growth_between_two_results(visit: Visit):
     chances = page.locator(".growth .fact-value").all_inner_texts()
     assert len(chances) >= 3
     assert all("%" in chance for chance in chances)
+
+
+def test_a_phantom_and_its_later_scan_have_grown(visit: Visit):
+    page = visit.open("#compare")
+    page.click("text=Try it with two phantom scans")
+    page.wait_for_selector(".growth .statement")
+
+    any_growth = page.locator(".growth .fact-value").first.inner_text()
+    assert int(any_growth.strip("<>%")) > 50
+    sizes = page.locator(".tile .fact:has-text('Longest diameter') .fact-value").all_inner_texts()
+    before, after = (float(size.split()[0]) for size in sizes)
+    assert after > before

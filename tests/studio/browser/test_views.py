@@ -15,8 +15,8 @@ BENCH = "#studio-bench"
 def percent(part: float) -> str:
     """A probability as the page writes it."""
     if 0 < part < 0.01 or 0.99 < part < 1:
-        return "< 1 %" if part < 0.5 else "> 99 %"
-    return f"{math.floor(100 * part + 0.5)} %"
+        return "<1%" if part < 0.5 else ">99%"
+    return f"{math.floor(100 * part + 0.5)}%"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,35 @@ def test_the_threshold_moves_the_outline(slice_):
     page.locator(f"{BENCH} [aria-label=Threshold]").fill("0.9")
 
     assert slice_.picture() != before
-    assert page.locator(f"{BENCH} .slider:has([aria-label=Threshold]) output").inner_text() == "90 %"
+    assert page.locator(f"{BENCH} .slider:has([aria-label=Threshold]) output").inner_text() == "90%"
+
+
+def test_the_image_stays_where_it_is_between_views(slice_):
+    page = slice_.page
+    places = []
+    for key in "345":
+        page.keyboard.press(key)
+        slice_.settle()
+        places.append(page.locator(f"{BENCH} .stage").first.bounding_box())
+    assert places[0] == places[1] == places[2]
+
+
+def test_bars_have_the_colors_of_the_readings(slice_):
+    readings = slice_.api(f"/jobs/{slice_.job()}/result")["hypotheses"]
+    found = slice_.page.evaluate(
+        """() => {
+          const color = (e) => e.style.getPropertyValue("--reading");
+          const sums = {};
+          for (const bar of document.querySelectorAll("#studio-bench .chart .bar"))
+            sums[color(bar)] = (sums[color(bar)] ?? 0) + Number(bar.getAttribute("height"));
+          return [[...document.querySelectorAll("#studio-bench .card")].map(color), sums];
+        }"""
+    )
+    colors, heights = found
+    assert set(heights) == set(colors)
+    total = sum(heights.values())
+    for color, reading in zip(colors, readings, strict=True):
+        assert heights[color] / total == pytest.approx(reading["probability"], abs=1e-6)
 
 
 def test_a_card_selects_its_samples(slice_):

@@ -74,7 +74,7 @@ class _Lines:
     def steps(self) -> int:
         """An estimate of the work."""
         rows, columns = (part.stop - part.start for part in self.place)
-        return rows * columns + 25 * int(self.count.sum())
+        return int(rows * columns + 25 * self.count.sum())
 
     def fill(self) -> npt.NDArray[np.bool_]:
         """The pixels of the box that are inside. A center on a line belongs to the polygon on its right, so that

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
-from stochseg.data.readers.geojson import Ring, trace_rings
+from stochseg.data.readers.geojson import trace_rings
+from stochseg.data.readers.polygons import Ring
 from stochseg.inference.result import LabelArray
 from stochseg.inference.writers.base import Prediction
 from stochseg.plotting.pictures import rgb_bytes

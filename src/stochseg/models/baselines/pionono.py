@@ -129,7 +129,7 @@ class Pionono(RaterSegmenter):
         z = self.gaussians.draw(target.rater[rows], eps.flatten(0, 1))
         logits, compared = self.combiner(self.encode(image)[rows], z).float(), target
         if config.average == "logits":
-            logits = logits.unflatten(0, (len(image), config.draws)).mean(1)
+            logits = torch.unflatten(logits, 0, (len(image), config.draws)).mean(1)
         else:
             compared = Target(target.labels[rows], None if target.mask is None else target.mask[rows])
         cross_entropy = compared.cross_entropy(logits).mean()

@@ -98,7 +98,7 @@ class RaterConfusion(RaterSegmenter):
         labels = self.num_classes
         raw = self.matrices[rater].float().view(-1, labels, labels, *[1] * (out.ndim - 2))
         if self.config.level == "pixel":
-            added = out[:, labels:].unflatten(1, (len(self.mixture), labels, labels))
+            added = torch.unflatten(out[:, labels:], 1, (len(self.mixture), labels, labels))
             raw = raw + added[torch.arange(len(out), device=out.device), rater]
         return raw.softmax(1)
 

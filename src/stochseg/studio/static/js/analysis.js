@@ -109,9 +109,9 @@ export function number(value) {
 /** @param {number} part */
 export function percent(part) {
   const value = 100 * part;
-  if (value > 0 && value < 1) return "< 1 %";
-  if (value > 99 && value < 100) return "> 99 %";
-  return `${Math.round(value)} %`;
+  if (value > 0 && value < 1) return "<1%";
+  if (value > 99 && value < 100) return ">99%";
+  return `${Math.round(value)}%`;
 }
 
 /** @param {number | null} count  null: not known yet */
@@ -121,9 +121,9 @@ export function bytes(count) {
   return count < 1e6 ? `${Math.round(count / 1e3)} kB` : `${(count / 1e6).toFixed(1)} MB`;
 }
 
-/** @param {string} text */
+/** Start with a capital, except words such as mIoU. @param {string} text */
 export function capital(text) {
-  return text && text[0].toUpperCase() + text.slice(1);
+  return /^[a-z][^A-Z]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
 }
 
 /** @param {number} count @param {string} noun */

@@ -139,10 +139,50 @@ function createWindow(store) {
   window.addEventListener("pointerdown", (event) => {
     if (!popover.contains(/** @type {Node} */ (event.target))) popover.open = false;
   });
+  window.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") popover.open = false;
+  });
   return popover;
 }
 
-/** Sliders for slice and threshold, and the class of the map. @param {any} store */
+/** Threshold of a map and its class, over the canvas: the image stays where it is. @param {any} store */
+export function createThreshold(store) {
+  const threshold = h("input", {
+    type: "range",
+    min: 0.01,
+    max: 0.99,
+    step: 0.01,
+    "aria-label": "Threshold",
+    oninput: () => store.set({ threshold: Number(threshold.value) }),
+  });
+  const text = h("output");
+  const kind = h("select", { "aria-label": "Class", onchange: () => store.set({ label: Number(kind.value) }) });
+  const kindRow = h("label", { class: "slider" }, h("span", {}, "Class"), kind);
+  const root = h(
+    "div",
+    { class: "threshold", hidden: true },
+    kindRow,
+    h("label", { class: "slider" }, h("span", {}, "Threshold"), threshold, text),
+  );
+  const update = () => {
+    const { shown, view, mode, threshold: level, label } = store.values;
+    const isSurface = mode === "surface" && shown?.isVolume;
+    root.hidden = !shown?.samples.length || !(view === "probability" || isSurface);
+    kindRow.hidden = (shown?.foreground.length ?? 0) < 2;
+    threshold.value = level;
+    text.textContent = percent(level);
+    kind.value = label;
+  };
+  store.on(["shown", "revision"], () =>
+    kind.replaceChildren(
+      ...(store.values.shown?.foreground ?? []).map((/** @type {any} */ k) => h("option", { value: k.index }, k.name)),
+    ),
+  );
+  store.on(["shown", "revision", "view", "mode", "threshold", "label"], update);
+  return root;
+}
+
+/** Slices of a volume, and how it is shown. @param {any} store */
 export function createSliders(store) {
   const slice = h("input", {
     type: "range",
@@ -154,46 +194,19 @@ export function createSliders(store) {
       store.set({ cursor: [Number(slice.value), y, x] });
     },
   });
-  const sliceText = h("output");
-  const threshold = h("input", {
-    type: "range",
-    min: 0.01,
-    max: 0.99,
-    step: 0.01,
-    "aria-label": "Threshold",
-    oninput: () => store.set({ threshold: Number(threshold.value) }),
-  });
-  const thresholdText = h("output");
-  const kind = h("select", { "aria-label": "Class", onchange: () => store.set({ label: Number(kind.value) }) });
-  const rows = {
-    kind: h("label", { class: "slider" }, h("span", {}, "Class"), kind),
-    threshold: h("label", { class: "slider" }, h("span", {}, "Threshold"), threshold, thresholdText),
-    slice: h("label", { class: "slider" }, h("span", {}, "Slice"), slice, sliceText),
-  };
-  const modes = createChoices(store, "Volume", "mode", MODES);
-  const root = h("div", { class: "sliders" }, rows.kind, rows.threshold, rows.slice, modes);
+  const text = h("output");
+  const row = h("label", { class: "slider" }, h("span", {}, "Slice"), slice, text);
+  const root = h("div", { class: "sliders" }, row, createChoices(store, "Volume", "mode", MODES));
   const update = () => {
-    const { shown, view, mode, cursor, threshold: level, label } = store.values;
-    const hasMap = !!shown?.samples.length && (view === "probability" || (mode === "surface" && shown.isVolume));
-    rows.kind.hidden = !hasMap || (shown?.foreground.length ?? 0) < 2;
-    rows.threshold.hidden = !hasMap;
-    rows.slice.hidden = !shown?.isVolume || mode === "surface";
-    modes.hidden = !shown?.isVolume;
-    root.hidden = modes.hidden && rows.threshold.hidden;
+    const { shown, mode, cursor } = store.values;
+    root.hidden = !shown?.isVolume;
+    row.hidden = mode === "surface";
     if (!shown) return;
     slice.max = shown.shape[0] - 1;
     slice.value = cursor[0];
-    sliceText.textContent = `${cursor[0] + 1} / ${shown.shape[0]}`;
-    threshold.value = level;
-    thresholdText.textContent = percent(level);
-    kind.value = label;
+    text.textContent = `${cursor[0] + 1} / ${shown.shape[0]}`;
   };
-  store.on(["shown", "revision"], () =>
-    kind.replaceChildren(
-      ...(store.values.shown?.foreground ?? []).map((/** @type {any} */ k) => h("option", { value: k.index }, k.name)),
-    ),
-  );
-  store.on(["shown", "revision", "view", "mode", "cursor", "threshold", "label"], update);
+  store.on(["shown", "mode", "cursor"], update);
   update();
   return root;
 }

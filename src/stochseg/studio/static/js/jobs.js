@@ -69,6 +69,18 @@ export function watch(job, shown, on) {
   };
 }
 
+/** Wait until a job is done. @param {any} job @param {Case} shown @returns {Promise<void>} */
+export function finished(job, shown) {
+  return new Promise((resolve, reject) =>
+    watch(job, shown, {
+      update: () => {},
+      progress: () => {},
+      connection: () => {},
+      end: (state, error) => (state === "done" ? resolve() : reject(error ?? new Error(`The job was ${state}.`))),
+    }),
+  );
+}
+
 /** @param {any} data @param {number} drawn @param {number} total */
 function words({ what, done, total: all }, drawn, total) {
   if (drawn && total) return `${Math.min(drawn, total)} of ${total} samples`;

@@ -7,6 +7,7 @@ import { byId, guarded } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createStudio } from "./studio.js";
 
+const RETRY = 1000; // ms
 const TABS = ["studio", "runs", "compare"];
 
 /** @param {boolean} isConnected */
@@ -70,11 +71,23 @@ function startHelp() {
   });
 }
 
+/** Models and examples; the server may still be loading the models. @returns {Promise<{models: any[], examples: any[]}>} */
+async function fetchOffer() {
+  for (;;) {
+    try {
+      const [models, examples] = await Promise.all([getJson("/models"), getJson("/examples")]);
+      return { models, examples };
+    } catch (error) {
+      if (/** @type {any} */ (error).status !== 503) throw error;
+      await new Promise((resolve) => setTimeout(resolve, RETRY));
+    }
+  }
+}
+
 async function start() {
   startTheme();
   startHelp();
-  const [models, examples] = await Promise.all([getJson("/models"), getJson("/examples")]);
-  const offer = { models, examples };
+  const offer = await fetchOffer();
   const studio = createStudio(offer, showConnection);
   const runs = createRuns();
   const compare = createCompare(offer, showConnection);

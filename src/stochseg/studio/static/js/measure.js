@@ -1,7 +1,8 @@
 /** A measurement over all samples: median, interval, histogram with a brush, and the probability of a range.
  * @module
  */
-import { histogram, inRange, number, percent, probabilityIn, ticks } from "./analysis.js";
+import { histogram, inRange, number, percent, plural, probabilityIn, sum, ticks } from "./analysis.js";
+import { readingColor } from "./colors.js";
 import { h } from "./dom.js";
 
 /** @typedef {{low: number, high: number}} Range */
@@ -16,6 +17,7 @@ export function createMeasure(root, store) {
   const chart = h("div", { class: "chart" });
   const question = createQuestion(store);
   const facts = h("div", { class: "facts" });
+  const key = h("p", { class: "chart-key", "aria-hidden": "true" });
   const picker = h("select", {
     "aria-label": "Measurement",
     onchange: () => store.set({ measure: picker.value, range: null }),
@@ -25,6 +27,7 @@ export function createMeasure(root, store) {
     picker,
     facts,
     chart,
+    key,
     h("div", { class: "question" }, question.head, h("div", { class: "question-row" }, question.element, answer)),
   );
 
@@ -46,6 +49,8 @@ export function createMeasure(root, store) {
     question.show(chosen, store.values.shown);
     facts.replaceChildren(...describe(chosen), ...calibratedFact(chosen, store.values.shown.result.calibration));
     chart.replaceChildren(drawChart(store, chosen));
+    const hasRaters = ratersOf(store.values.shown, chosen.key).length > 0;
+    key.textContent = `○ median   ━ ${percent(chosen.level)} of the samples${hasRaters ? "   ▼ raters" : ""}`;
     update();
   };
   const update = () => {
@@ -73,6 +78,11 @@ function valuesOf(shown, key) {
   return shown.result.samples.map((/** @type {any} */ sample) => sample.measures[key] ?? null);
 }
 
+/** @param {any} shown @param {string} key @returns {number[]} */
+function ratersOf(shown, key) {
+  return (shown.result.raters?.measures?.[key] ?? []).filter((/** @type {any} */ v) => v != null);
+}
+
 /** @param {any} measure @param {any} shown */
 function measureTitle(measure, shown) {
   const kind = shown.classes.find((/** @type {any} */ c) => c.index === measure.class)?.name ?? measure.class;
@@ -86,7 +96,7 @@ function describe({ median, interval, level, unit }) {
   return [
     fact("Median", `${number(median)} ${unit}`),
     fact(
-      `${Math.round(100 * level)} % interval`,
+      `${Math.round(100 * level)}% interval`,
       interval ? `${number(interval[0])} – ${number(interval[1])} ${unit}` : "–",
     ),
   ];
@@ -190,7 +200,7 @@ function createQuestion(store) {
 function drawChart(store, measure) {
   const { shown, range } = store.values;
   const values = valuesOf(shown, measure.key);
-  const raters = (shown.result.raters?.measures?.[measure.key] ?? []).filter((/** @type {any} */ v) => v != null);
+  const raters = ratersOf(shown, measure.key);
   if (!values.some((value) => value != null)) return h("p", { class: "muted" }, "No sample has this measurement.");
   const { bins, low, high } = histogram(values, shown.weights, raters);
   const [left, right] = [SIZE.left, SIZE.width - SIZE.right];
@@ -200,16 +210,25 @@ function drawChart(store, measure) {
     value: (/** @type {number} */ x) => low + ((x - left) / (right - left)) * (high - low),
   };
   const most = Math.max(...bins.map(({ weight }) => weight));
-  const bars = bins.map((bin) => {
-    const height = (bin.weight / most) * (base - SIZE.top);
-    const lit = !range || bin.samples.some((i) => inRange(values[i], range));
-    return h("rect", {
-      x: scale.x(bin.low) + 1,
-      width: Math.max(1, scale.x(bin.high) - scale.x(bin.low) - 2),
-      y: base - height,
-      height,
-      rx: 1.5,
-      class: lit ? "bar" : "bar off",
+  const bars = bins.flatMap((bin) => {
+    let top = base;
+    return partsOf(bin.samples, shown, values, range).map(({ reading, isLit, weight, count }) => {
+      const height = (weight / most) * (base - SIZE.top);
+      top -= height;
+      const name = shown.result.hypotheses[reading]?.name ?? "";
+      const bar = h(
+        "rect",
+        {
+          x: scale.x(bin.low) + 1,
+          width: Math.max(1, scale.x(bin.high) - scale.x(bin.low) - 2),
+          y: top,
+          height,
+          class: isLit ? "bar" : "bar off",
+        },
+        h("title", {}, `${number(bin.low)} – ${number(bin.high)} ${measure.unit}: ${plural(count, "sample")}, ${name}`),
+      );
+      bar.style.setProperty("--reading", readingColor(reading));
+      return bar;
     });
   });
   const svg = h(
@@ -241,6 +260,29 @@ function drawChart(store, measure) {
   );
   listenBrush(svg, store, scale, range);
   return svg;
+}
+
+/**
+ * Split the samples of a bin by reading, and by whether the range holds them.
+ * @param {number[]} samples
+ * @param {any} shown
+ * @param {(number | null)[]} values
+ * @param {Range | null} range
+ */
+function partsOf(samples, shown, values, range) {
+  /** @type {Map<string, {reading: number, isLit: boolean, weight: number, count: number}>} */
+  const parts = new Map();
+  const total = sum(shown.weights);
+  for (const i of samples) {
+    const reading = shown.result.samples[i].hypothesis ?? 0;
+    const isLit = !range || inRange(values[i], range);
+    const key = `${reading} ${isLit}`;
+    const part = parts.get(key) ?? { reading, isLit, weight: 0, count: 0 };
+    parts.set(key, part);
+    part.weight += shown.weights[i] / total;
+    part.count++;
+  }
+  return [...parts.values()].sort((a, b) => Number(b.isLit) - Number(a.isLit) || a.reading - b.reading);
 }
 
 /** @param {import("./case.js").Measure} measure @param {number} count */

@@ -175,10 +175,10 @@ function card(store, reading, index) {
       meter,
       h(
         "span",
-        { class: "muted", title: "95 % interval of the probability, from the number of samples" },
+        { class: "muted", title: "95% interval of the probability, from the number of samples" },
         [
           plural(reading.members.length, "sample"),
-          reading.interval && reading.interval.map((p) => Math.round(100 * p)).join("–") + " %",
+          reading.interval && reading.interval.map((p) => Math.round(100 * p)).join("–") + "%",
         ]
           .filter(Boolean)
           .join(" · "),

@@ -4,8 +4,8 @@
 import { change, getJson } from "./api.js";
 import { Case, openCase } from "./case.js";
 import { announce, byId, guarded, h } from "./dom.js";
-import { watch } from "./jobs.js";
-import { number, plural } from "./analysis.js";
+import { finished } from "./jobs.js";
+import { capital, number, plural } from "./analysis.js";
 import { createWorkbench } from "./workbench.js";
 
 /** Scores of a case that are shown: how their keys start, and their names. */
@@ -14,9 +14,13 @@ const SCORES = [
   ["hm_iou", "HM-IoU"],
 ];
 
+const FIRST = 6; // metrics that are shown at once
+const ARROWS = /** @type {Record<string, string>} */ ({ lower: "↓", higher: "↑" });
+
 export function createRuns() {
   const list = byId("runs-list");
   const detail = byId("runs-detail");
+  const hint = byId("runs-hint");
   const benchRoot = byId("runs-bench");
   const bench = createWorkbench(benchRoot);
   let loads = 0;
@@ -53,6 +57,8 @@ export function createRuns() {
       .querySelectorAll(".run")
       .forEach((/** @type {HTMLElement} */ other) => other.setAttribute("aria-pressed", String(other === button)));
     benchRoot.hidden = true;
+    hint.hidden = false;
+    hint.textContent = "Choose a case to see its samples.";
     const cases = run.cases ? await getJson(`/runs/${encodeURIComponent(run.id)}/cases?sort=ged`) : [];
     if (ticket !== loads) return;
     detail.replaceChildren(metrics(run), table(run, cases));
@@ -61,35 +67,16 @@ export function createRuns() {
 
   /** @param {any} run */
   function metrics(run) {
+    const [first, rest] = [run.metrics.slice(0, FIRST), run.metrics.slice(FIRST)];
     return h(
       "section",
       { class: "panel" },
       h("h2", {}, run.name),
       run.metrics.length
-        ? h(
-            "div",
-            { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Metrics" },
-            h(
-              "table",
-              {},
-              h("caption", { class: "visually-hidden" }, "Metrics"),
-              h("thead", {}, h("tr", {}, ...["Metric", "Value", ""].map((name) => h("th", { scope: "col" }, name)))),
-              h(
-                "tbody",
-                {},
-                ...run.metrics.map((/** @type {any} */ m) =>
-                  h(
-                    "tr",
-                    {},
-                    h("th", { scope: "row" }, m.title),
-                    h("td", { class: "figure" }, m.text ?? number(m.value)),
-                    h("td", { class: "muted" }, m.better ? `${m.better} is better` : ""),
-                  ),
-                ),
-              ),
-            ),
-          )
+        ? metricTable("Metrics", first)
         : h("p", { class: "muted" }, "No metrics: there were no raters to compare with."),
+      rest.length > 0 &&
+        h("details", {}, h("summary", {}, `${rest.length} more metrics`), metricTable("More metrics", rest)),
     );
   }
 
@@ -139,7 +126,7 @@ export function createRuns() {
                     one.name,
                   ),
                 ),
-                ...keys.map((key) => h("td", { class: "figure" }, number(one.scores[key]))),
+                ...keys.map((key) => h("td", { class: "figure" }, score(one.scores[key]))),
               ),
             ),
           ),
@@ -157,28 +144,61 @@ export function createRuns() {
     /** @type {HTMLElement} */ (event.target).closest("tr")?.classList.add("chosen");
     const job = await change(`/runs/${encodeURIComponent(run.id)}/cases/${encodeURIComponent(one.id)}/open`);
     const input = await getJson(`/inputs/${job.input}`);
-    if (job.state !== "done") await finished(job, new Case(input, []));
+    if (job.state !== "done") {
+      announce("Drawing the samples again");
+      await finished(job, new Case(input, []));
+    }
     const shown = await openCase(`/jobs/${job.id}`, input);
     if (ticket !== loads) return;
     benchRoot.hidden = false;
+    hint.hidden = true;
     bench.open(shown);
     bench.store.set({ view: shown.foreground.length === 1 ? "readings" : "contours" });
+    bench.reveal();
   }
 
   return { refresh: () => guarded(refresh) };
 }
 
-/** Wait for a job: images of an evaluation are drawn again. @param {any} job @param {Case} shown @returns {Promise<void>} */
-function finished(job, shown) {
-  announce("Drawing the samples again");
-  return new Promise((resolve, reject) =>
-    watch(job, shown, {
-      update: () => {},
-      progress: () => {},
-      connection: () => {},
-      end: (state, error) => (state === "done" ? resolve() : reject(error ?? new Error(`The job was ${state}.`))),
-    }),
+/** @param {string} name @param {any[]} metrics */
+function metricTable(name, metrics) {
+  return h(
+    "div",
+    { class: "table-scroll", tabindex: 0, role: "region", "aria-label": name },
+    h(
+      "table",
+      {},
+      h("caption", { class: "visually-hidden" }, name),
+      h(
+        "thead",
+        { class: "visually-hidden" },
+        h("tr", {}, ...["Metric", "Value", "Better"].map((title) => h("th", { scope: "col" }, title))),
+      ),
+      h(
+        "tbody",
+        {},
+        ...metrics.map((/** @type {any} */ m) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, capital(m.title)),
+            h("td", { class: "figure" }, m.text ?? number(m.value)),
+            h(
+              "td",
+              { class: "arrow muted", title: m.better && `${m.better} is better` },
+              m.better && h("span", { "aria-hidden": "true" }, ARROWS[m.better]),
+              m.better && h("span", { class: "visually-hidden" }, `${m.better} is better`),
+            ),
+          ),
+        ),
+      ),
+    ),
   );
+}
+
+/** @param {number | null | undefined} value */
+function score(value) {
+  return value == null ? "–" : value.toFixed(3);
 }
 
 /** @param {string} key */

@@ -6,15 +6,22 @@ import { Case } from "./case.js";
 import { announce, byId, clearErrors, guarded, h, showError } from "./dom.js";
 import { cancelJob, classesOf, startJob, watch } from "./jobs.js";
 import { createSetup } from "./setup.js";
+import { createWelcome } from "./welcome.js";
 import { createWorkbench, defaultMeasure } from "./workbench.js";
 
 /** @typedef {import("./planes.js").Triple} Triple */
+
+/** Examples that stand alone; later scans of others are for the tab of comparisons. @param {{examples: any[]}} offer */
+function starts(offer) {
+  return offer.examples.filter(({ later_scan_of: first }) => !first);
+}
 
 /** @param {{models: any[], examples: any[]}} offer @param {(is: boolean) => void} onConnection */
 export function createStudio(offer, onConnection) {
   /** @type {{case: Case | null, job: any, points: number[][] | null, stop: () => void, isArmed: boolean, loads: number}} */
   const now = { case: null, job: null, points: null, stop: () => {}, isArmed: false, loads: 0 };
   const bench = createWorkbench(byId("studio-bench"), { click: (voxel) => pick(voxel) });
+  const welcome = createWelcome(starts(offer), (example) => setup.source.pick(example));
   const setup = createSetup(byId("setup"), {
     input: (load) => guarded(() => takeInput(load)),
     run: () => guarded(() => run(null)),
@@ -22,7 +29,7 @@ export function createStudio(offer, onConnection) {
     model: () => refresh(),
     job: (id) => guarded(() => openJob(id)),
   });
-  setup.source.examples(offer.examples);
+  setup.source.examples(starts(offer));
   setup.parameters.offer(offer.models, null);
   setup.recent.refresh();
   refresh();
@@ -43,7 +50,7 @@ export function createStudio(offer, onConnection) {
   function hint() {
     const { overlay, store } = bench;
     overlay.parentElement?.classList.toggle("armed", now.isArmed);
-    if (!now.case) overlay.replaceChildren(welcome());
+    if (!now.case) overlay.replaceChildren(welcome);
     else if (!now.case.image) overlay.replaceChildren(h("p", { class: "hint" }, "Reading the image…"));
     else if (now.isArmed)
       overlay.replaceChildren(
@@ -52,30 +59,6 @@ export function createStudio(offer, onConnection) {
     else if (now.job && !store.values.shown?.samples.length)
       overlay.replaceChildren(h("p", { class: "hint" }, "Drawing the first sample…"));
     else overlay.replaceChildren();
-  }
-
-  function welcome() {
-    return h(
-      "div",
-      { class: "welcome" },
-      h("h1", {}, "See every plausible segmentation"),
-      h("p", {}, "Drop an image or a scan anywhere on this page, or start with an example."),
-      h(
-        "div",
-        { class: "welcome-examples" },
-        ...offer.examples.map((example) =>
-          h(
-            "button",
-            {
-              type: "button",
-              class: "chip",
-              onclick: () => setup.source.pick(example),
-            },
-            example.title,
-          ),
-        ),
-      ),
-    );
   }
 
   /** @param {() => Promise<any>} load */
@@ -100,6 +83,7 @@ export function createStudio(offer, onConnection) {
     await Promise.all([shown.loadImage(), shown.loadRaters()]);
     if (ticket !== now.loads) return;
     bench.open(shown);
+    bench.reveal();
     refresh();
   }
 
@@ -138,8 +122,7 @@ export function createStudio(offer, onConnection) {
     now.case = shown;
     bench.store.set({ shown, expected: job.parameters.samples, sample: 0, reading: null, range: null, measure: null });
     setup.busy({ part: 0, text: "Waiting" });
-    if (window.matchMedia("(max-width: 820px)").matches)
-      byId("studio-bench").querySelector(".bench-main").scrollIntoView();
+    bench.reveal();
     refresh();
     now.stop = watch(job, shown, {
       update: () => {

@@ -8,6 +8,8 @@ import { h, guarded } from "./dom.js";
 /** Transparent below the threshold, then the color of the first reading. */
 const COLORS = { R: [30, 86, 170], G: [80, 180, 225], B: [120, 233, 255], A: [0, 160, 255], I: [0, 64, 255] };
 
+const MARGIN = 3; // voxels around the surface
+
 /** @type {Promise<any> | undefined} */
 let library;
 
@@ -51,6 +53,30 @@ export function encodeNifti({ shape: [d, rows, w], data }, spacing) {
   return buffer;
 }
 
+/** The part of a map that is not empty, with a margin: it fills the view. @param {Grid} grid @returns {Grid} */
+export function trim(grid) {
+  const { shape, data } = grid;
+  const [low, high] = [[...shape], [-1, -1, -1]];
+  data.forEach((value, i) => {
+    if (!value) return;
+    const at = [Math.floor(i / (shape[1] * shape[2])), Math.floor(i / shape[2]) % shape[1], i % shape[2]];
+    at.forEach((place, axis) => {
+      low[axis] = Math.min(low[axis], place);
+      high[axis] = Math.max(high[axis], place);
+    });
+  });
+  if (high[0] < 0) return grid;
+  const first = low.map((place) => Math.max(0, place - MARGIN));
+  const [d, rows, columns] = high.map((place, axis) => Math.min(shape[axis], place + MARGIN + 1) - first[axis]);
+  const part = new Uint8Array(d * rows * columns);
+  for (let z = 0; z < d; z++)
+    for (let y = 0; y < rows; y++) {
+      const from = ((z + first[0]) * shape[1] + y + first[1]) * shape[2] + first[2];
+      part.set(/** @type {Uint8Array} */ (data).subarray(from, from + columns), (z * rows + y) * columns);
+    }
+  return { ...grid, shape: [d, rows, columns], data: part };
+}
+
 /** @param {any} store  of a workbench */
 export function createSurface(store) {
   const canvas = h("canvas", {
@@ -87,7 +113,7 @@ export function createSurface(store) {
       if (drawn !== map) {
         drawn = map;
         viewer.volumes.slice().forEach((/** @type {any} */ volume) => viewer.removeVolume(volume));
-        const buffer = encodeNifti(map, shown.spacing);
+        const buffer = encodeNifti(trim(map), shown.spacing);
         viewer.addVolume(
           await NVImage.loadFromUrl({ url: "probability.nii", buffer, colormap: "reading", cal_min: 1, cal_max: 255 }),
         );

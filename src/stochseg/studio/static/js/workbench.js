@@ -1,10 +1,10 @@
 /** Canvas, views and results of one image: the middle and the right of the page.
  * @module
  */
-import { bytes, capital, number, percent } from "./analysis.js";
+import { bytes, capital, number, percent, plural } from "./analysis.js";
 import { url } from "./api.js";
 import { HEAT_GRADIENT, classColor, readingColor } from "./colors.js";
-import { createSliders, createToolbar } from "./controls.js";
+import { createSliders, createThreshold, createToolbar } from "./controls.js";
 import { createStore, h } from "./dom.js";
 import { listenKeys } from "./keys.js";
 import { createMeasure } from "./measure.js";
@@ -14,6 +14,8 @@ import { createSurface } from "./surface.js";
 
 /** @typedef {import("./case.js").Case} Case */
 /** @typedef {import("./planes.js").Triple} Triple */
+
+const LEGEND = 3; // readings that are named over the image; the cards name all
 
 const EMPTY = {
   /** @type {Case | null} */
@@ -63,6 +65,7 @@ export function createWorkbench(root, on = {}) {
     surface.element,
     caption,
     readout,
+    createThreshold(store),
     overlay,
   );
   const strip = h("div", { class: "strip", role: "group", "aria-label": "Samples" });
@@ -106,7 +109,11 @@ export function createWorkbench(root, on = {}) {
     );
   });
   listenKeys(root, store, stages, click);
-  return { store, overlay, stages, open: (/** @type {Case} */ shown) => open(store, shown) };
+  /** On a phone, where one column holds everything. */
+  const reveal = () => {
+    if (window.matchMedia("(max-width: 820px)").matches) root.querySelector(".bench-main")?.scrollIntoView();
+  };
+  return { store, overlay, stages, reveal, open: (/** @type {Case} */ shown) => open(store, shown) };
 }
 
 /** Show a case from the start, or its first samples. @param {any} store @param {Case} shown */
@@ -182,9 +189,10 @@ function describe({ shown, view, mode, sample, reading, label, threshold }) {
   if (view === "readings" && shown.result) {
     /** @type {import("./case.js").Reading[]} */
     const all = shown.result.hypotheses;
-    return all.flatMap(({ name, probability }, i) =>
-      reading == null || reading === i ? named(readingColor(i), `${capital(name)} ${percent(probability)}`) : [],
-    );
+    const legend = all.map(({ name, probability }, i) => named(readingColor(i), `${capital(name)} ${percent(probability)}`));
+    if (reading != null) return [legend[reading]];
+    const rest = legend.length - LEGEND;
+    return rest > 1 ? [...legend.slice(0, LEGEND), h("span", {}, `and ${rest} more`)] : legend;
   }
   if (view === "probability" || view === "entropy") {
     const bar = h("span", { class: "heat-bar" });
@@ -193,7 +201,7 @@ function describe({ shown, view, mode, sample, reading, label, threshold }) {
     return [h("span", {}, name), h("span", { class: "legend" }, "0", bar, "1")];
   }
   return [
-    h("span", {}, `${shown.drawn.indices.length} samples`),
+    h("span", {}, plural(shown.drawn.indices.length, "sample")),
     ...shown.foreground.map((/** @type {any} */ k) => named(classColor(k), capital(k.name))),
   ];
 }
@@ -203,16 +211,17 @@ function createSide(store) {
   const [cards, measure, scores, files] = ["readings", "measurement", "scores", "files"].map((name) =>
     h("section", { class: `panel ${name}`, hidden: true }),
   );
-  const notices = h("div", { class: "notices" });
+  const [warnings, notes] = [h("div", { class: "notices" }), h("div", { class: "notices" })];
   const blank = h("p", { class: "blank muted" }, "Readings, measurements and files appear here.");
   const side = h(
     "aside",
     { class: "bench-side", "aria-label": "Results" },
-    notices,
+    warnings,
     cards,
     measure,
     scores,
     files,
+    notes,
     blank,
   );
   createCards(cards, store);
@@ -220,11 +229,13 @@ function createSide(store) {
   store.on(["shown", "revision"], () => {
     const result = store.values.shown?.result;
     blank.hidden = !!result;
-    notices.replaceChildren(
+    warnings.replaceChildren(
       ...(result?.warnings ?? []).map((/** @type {string} */ text) =>
         h("p", { class: "notice warning" }, capital(text.replace(/^WARNING: /, ""))),
       ),
-      ...(result?.notes ?? []).map((/** @type {string} */ text) => h("p", { class: "notice" }, text)),
+    );
+    notes.replaceChildren(
+      ...(result?.notes ?? []).map((/** @type {string} */ text) => h("p", { class: "notice" }, capital(text))),
     );
     showScores(scores, result);
     showFiles(files, result);
