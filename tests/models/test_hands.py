@@ -165,6 +165,8 @@ def test_fitting_a_rater_says_what_is_missing(trained):
         fit_rater(trained, [drawn_by(1)], "halo")
     with pytest.raises(UserError, match="expected label maps of 'new', got none"):
         fit_rater(trained, [], "new")
+    with pytest.raises(UserError, match="expected label maps of 'other', got none"):
+        fit_rater(trained, [drawn_by(0, 1)], "other")  # maps of named others are not theirs
     with pytest.raises(UserError, match="rater_conditioning=true"):
         fit_rater(stochseg.create("ccdm-fast", tower=[8], light=[8]), [drawn_by(2)], "new")
 

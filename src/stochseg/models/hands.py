@@ -49,8 +49,7 @@ def fit_rater(
 
     Args:
         model: a `ccdm-fast` with rater_conditioning.
-        examples: normalized images with label maps; those of the rater `name` where `rater_names` say whose they are,
-            otherwise all of them.
+        examples: normalized images with label maps: those of the rater `name`, or all where the maps have no names.
         name: the new rater's.
         steps: of the optimizer.
         lr: learning rate.
@@ -66,8 +65,9 @@ def fit_rater(
     >>> import stochseg
     >>> from stochseg.data import Phantoms
     >>> data = Phantoms("train", size=16, count=4, habits=(-3.0, 3.0))
-    >>> model = stochseg.create("ccdm-fast", data.info, tower=[8, 16], light=[8, 8], rater_conditioning=True)
-    >>> fit_rater(model, [data[0], data[1]], "dana", steps=2).rater_names
+    >>> model = stochseg.create("ccdm-fast", info=data.info, tower=[8, 16], light=[8, 8], rater_conditioning=True)
+    >>> new = Phantoms("train", size=16, count=2, raters=1, seed=1)  # maps without a name: all are the new rater's
+    >>> fit_rater(model, [new[0], new[1]], "dana", steps=2).rater_names
     ('rater1', 'rater2', 'dana')
     """
     hands = getattr(model, "hands", None)
@@ -89,31 +89,33 @@ def fit_rater(
     fitted.requires_grad_(False)
     del fitted.hands
     generator = torch.Generator().manual_seed(seed)
-    for step in range(steps):
-        fitted.hands = torch.cat([others, vector[None]])
-        picked = torch.randint(len(chosen), (min(batch_size, len(chosen)),), generator=generator).tolist()
-        batch = _batch([chosen[i] for i in picked], fitted.info)
-        keys = [(seed, step, place) for place in range(len(picked))]
-        mask = None if batch.mask is None else batch.mask.to(model.device)
-        about = {"keys": keys, "rater_count": batch.rater_count, "rater_index": batch.rater_index}
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            loss = fitted(batch.image.to(model.device), batch.raters.to(model.device), mask, **about)["loss"]
-        loss.backward()
-        for group in optimizer.param_groups:
-            group["lr"] = lr * (1 - step / steps)
-        optimizer.step()
+    try:
+        for step in range(steps):
+            fitted.hands = torch.cat([others, vector[None]])
+            picked = torch.randint(len(chosen), (min(batch_size, len(chosen)),), generator=generator).tolist()
+            batch = _batch([chosen[i] for i in picked], fitted.info)
+            keys = [(seed, step, place) for place in range(len(picked))]
+            mask = None if batch.mask is None else batch.mask.to(model.device)
+            about = {"keys": keys, "rater_count": batch.rater_count, "rater_index": batch.rater_index}
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = fitted(batch.image.to(model.device), batch.raters.to(model.device), mask, **about)["loss"]
+            loss.backward()
+            for group in optimizer.param_groups:
+                group["lr"] = lr * (1 - step / steps)
+            optimizer.step()
+    finally:  # the weights are those of the given model, too
+        for key, p in fitted.named_parameters():
+            p.requires_grad_(trained[key])
     del fitted.hands
     fitted.hands = nn.Parameter(torch.cat([others, vector.detach()[None]]))
-    for key, p in fitted.named_parameters():
-        p.requires_grad_(trained[key])
     return fitted
 
 
 def _maps_of(example: Example, name: str, info: DatasetInfo) -> Example:
-    """The maps of one rater, fitted to the model's size; all maps become theirs if it is not known whose they are."""
+    """The maps of one rater, fitted to the model's size; all maps are theirs if no names say whose they are."""
     maps = example.raters
-    if name in example.rater_names:
+    if example.rater_names:
         maps = maps[[each == name for each in example.rater_names]]
     example = replace(example, raters=maps, rater_names=(name,) * len(maps))
     return example if info.fit is None else fit_example(example, info.fit, void_label(info))
