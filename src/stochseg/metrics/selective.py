@@ -101,5 +101,5 @@ def fused_dice(fused: ArrayLike, maps: ArrayLike, num_classes: int, mask: ArrayL
     for label in range(1, num_classes):
         ours, theirs = (fused == label)[:, None] & known, (maps == label) & known
         both, total = ((ours & theirs).flatten(2).sum(2), ours.flatten(2).sum(2) + theirs.flatten(2).sum(2))
-        scores.append(torch.where(total > 0, 2 * both / total, 1.0).double())
+        scores.append(torch.where(total > 0, 2 * both.double() / total, 1.0))
     return torch.stack(scores, -1)
