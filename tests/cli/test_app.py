@@ -50,7 +50,8 @@ def test_sampling_options_are_the_same_in_every_command():
                 users.setdefault(name, set()).add(option.name)
     assert all(len(texts) == 1 for texts in declared.values()), declared
     everything = {"n", "evaluations", "sampler", "grid", "noise", "seed"}
-    assert users["predict"] == users["evaluate"] == users["report"] == everything
+    assert users["predict"] == users["evaluate"] == everything | {"rater", "guidance"}
+    assert users["report"] == users["calibrate"] == everything
     assert users["bench"] == everything - {"evaluations", "seed"}, "numbers after @, and --seeds"
     assert users["compare"] == everything - {"sampler", "grid"}, "settings of a method"
 

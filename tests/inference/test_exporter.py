@@ -12,7 +12,7 @@ from stochseg.errors import UserError
 from stochseg.inference import export
 from stochseg.inference.exporter import first_calls, is_export
 from stochseg.models import save
-from stochseg.models.base import image_key
+from stochseg.models.inputs import image_key
 from stochseg.types import DatasetInfo
 from tests.support.models import images, lively
 

@@ -25,7 +25,8 @@ def headings(page):
 
 def test_sections_appear_only_with_their_content(result):
     least = RunPage(RunFacts("tiny"), result, DATA.info)
-    assert headings(least) == ["One image in detail", "Scores", "Images, raters and samples", "Known truth"]
+    always = ["One image in detail", "Scores", "Images, raters and samples", "Which images to check by hand"]
+    assert headings(least) == [*always, "Known truth"]
     curve = Curve("ancestral", {1: result.metrics, 2: result.metrics}, 2)
     facts = RunFacts("tiny", log=[{"step": 1, "train/loss": 1.0}])
     more = RunPage(facts, result, DATA.info, curve=curve, extra=[Section("Next commands")])

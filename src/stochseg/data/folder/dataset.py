@@ -48,7 +48,7 @@ class Folder:
             raise unknown_name(f"split of {root}", split, self._files.splits)
         self.split = split
         self.ids = self._files.splits[split]
-        self.info = self._files.config.info.model_copy(update={"rater_names": tuple(sorted(self._files.labels))})
+        self.info = self._files.info
         self._files.check(self.ids)
         self._spaces: dict[int, tuple[int, ...]] = {}
 
@@ -83,7 +83,7 @@ def folder(source: Path) -> Plan:
         note=f"label values to classes: {config.values}" if config.values else "",
     )
     return Plan(
-        config.info,
+        files.info,
         provenance,
         [Item(id, config.group_of(id), split, partial(files.record, id, split)) for id, split in rows],
         max_raters=max((len(files.raters(id)) for id, _ in rows), default=0),

@@ -23,6 +23,7 @@ from stochseg.data.readers.trees import Tree
 from stochseg.documents import parse_json, parse_keys
 from stochseg.errors import UserError
 from stochseg.files import is_junk
+from stochseg.types import DatasetInfo
 
 SPLITS = "splits.json"
 _EXTENSION = re.compile(r"(\.nii\.gz|\.[a-z]\w*)$", re.IGNORECASE)
@@ -100,6 +101,11 @@ class FolderFiles:
         where = self.where(DESCRIPTION)
         hint = f"expected a data set folder with {DESCRIPTION}, {SPLITS}, images/, labels/"
         return FolderConfig.parse(parse_keys(self._text(DESCRIPTION, hint), where, "num_classes"), where=where)
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The facts of dataset.yaml, and the names of the raters."""
+        return self.config.info.model_copy(update={"rater_names": tuple(sorted(self.labels))})
 
     @cached_property
     def splits(self) -> dict[str, list[str]]:
