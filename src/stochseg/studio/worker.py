@@ -42,7 +42,11 @@ TITLES = {
     "lidc-3d": "Lung nodules in CT volumes",
     "papila": "Optic disc and cup in fundus crops",
 }
-SOURCES = {"lidc": "LIDC-IDRI (CC BY 3.0)", "lidc-3d": "LIDC-IDRI (CC BY 3.0)", "papila": "PAPILA (CC BY 4.0)"}
+SOURCES = {
+    "lidc": "LIDC-IDRI (CC BY 3.0)",
+    "lidc-3d": "LIDC-IDRI (CC BY 3.0)",
+    "papila": "PAPILA (Kovalyk et al. 2022)",
+}
 LICENSES = {name: f"Weights: MIT; trained on {of}. For research, not for diagnosis." for name, of in SOURCES.items()}
 log = logging.getLogger(__name__)
 
