@@ -38,6 +38,8 @@ def test_predictions_open_with_their_samples(visit: Visit):
 def test_models_are_compared_side_by_side(visit: Visit):
     page = visit.open("#compare")
     page.select_option("#compare-source", label="Example: Phantom slice")
+    for model in ("lidc", "papila", "tiny"):  # papila is for color images
+        page.set_checked(f"#compare-models input[value='{model}']", model != "papila")
     page.click("#compare-models .primary")
     page.wait_for_function("() => document.querySelectorAll('.tile .fact').length >= 6")
 
