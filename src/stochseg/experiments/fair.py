@@ -9,7 +9,8 @@
    within 50, with the method's own number of evaluations, and with Latin noise.
 5. Scores with 95% intervals by bootstrap over patients, and of the difference to the first method on the same patients.
 
-Every stage leaves a file, so that a stopped comparison continues where it was.
+Every stage leaves a file, so that a stopped comparison continues where it was. The JSON files of a method that has all
+its scores are enough: its trainings can be removed, or stay on the machine that made them.
 """
 
 from __future__ import annotations
@@ -183,17 +184,18 @@ def run_method(config: TrainConfig, folder: Path, terms: FairTerms) -> None:
 def _run_seed(config: TrainConfig, seed: int, folder: Path, terms: FairTerms) -> None:
     """One training and its scores at every budget; trainings are counted from 0."""
     suffix, last = f"-seed-{seed}" if seed else "", terms.budgets[-1]
+    kinds = [(budget, "10") for budget in terms.budgets] + [(last, sampling) for sampling in ("50", "own", "latin")]
+    files = {folder / f"scores-{budget:g}m-{sampling}{suffix}.json": (budget, sampling) for budget, sampling in kinds}
+    missing = {file: kind for file, kind in files.items() if not file.exists()}
+    if not missing:
+        return
     run = folder / f"run{suffix}"
     train(config, run, resume=True, device="cpu", console=Console(quiet=True))
-    for budget in terms.budgets:
-        facts = _facts(config, run, budget)
-        for sampling in ("10",) if budget < last else ("10", "50", "own", "latin"):
-            file = folder / f"scores-{budget:g}m-{sampling}{suffix}.json"
-            if not file.exists():
-                weights = run / ("last" if budget == last else snapshot_name(budget))
-                scores = _score(load(weights), config, sampling, terms)
-                about = {"minutes": budget, "sampling": sampling, "seed": config.seed, "lr": config.lr}
-                write_text(file, json.dumps({**about, **facts, **scores}) + "\n")
+    for file, (budget, sampling) in missing.items():
+        weights = run / ("last" if budget == last else snapshot_name(budget))
+        scores = _score(load(weights), config, sampling, terms)
+        about = {"minutes": budget, "sampling": sampling, "seed": config.seed, "lr": config.lr}
+        write_text(file, json.dumps({**about, **_facts(config, run, budget), **scores}) + "\n")
 
 
 def _best_rate(config: TrainConfig, folder: Path, terms: FairTerms) -> float:

@@ -43,7 +43,6 @@ class CCDM(CategoricalDiffusion):
         "final_lr": 1e-6,
         "batch_size": 64,
         "ema": 0.99995,
-        "warmup": 0,
         "clip": None,
     }
     accelerated_modules = ("denoiser.unet",)

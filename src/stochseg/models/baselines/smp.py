@@ -54,11 +54,18 @@ CONVOLUTIONAL = {
     "final_lr": 0.0,
     "power": 0.9,
     "weight_decay": 5e-5,
-    "warmup": 0,
     "batch_size": 32,
     "clip": None,
 }
-TRANSFORMER = {"optimizer": "adamw", "lr": 1e-4, "final_lr": 0.0, "weight_decay": 1e-2, "batch_size": 32, "clip": None}
+TRANSFORMER = {
+    "optimizer": "adamw",
+    "lr": 1e-4,
+    "final_lr": 0.0,
+    "weight_decay": 1e-2,
+    "warmup": 100,
+    "batch_size": 32,
+    "clip": None,
+}
 """Training settings of the paper on Cityscapes."""
 
 TRANSFORMERS = re.compile(r"swin|vit|mit_|beit|deit|maxvit|pvt")
