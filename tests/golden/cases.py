@@ -11,6 +11,7 @@ import torch
 
 from stochseg import load, metrics
 from stochseg.data import Phantoms
+from stochseg.types import DatasetInfo
 from tests.support.models import SMALLEST, few, images, labels, lively
 
 CHOICES = {
@@ -33,6 +34,10 @@ CHOICES = {
     "prob-unet": [{"noise": "latin"}],
     "pixelseg": [{"sampler": "gibbs"}],
 }
+
+
+HANDS = {"anyone": {}, "rater": {"rater": "ben"}, "between": {"rater": "ben", "guidance": 0.3}}
+"""Options of sampling of a model that is conditioned on raters."""
 
 
 def describe(out) -> dict[str, np.ndarray]:
@@ -66,6 +71,9 @@ def sample_cases() -> dict[str, object]:
         load("lidc").sample(lidc_images()[:1], 2, seed=3, evaluations=3, sampler="ancestral", noise="independent")
     )
     cases["lidc-3d/default"] = lambda: describe(load("lidc-3d").sample(lidc_images().transpose(0, 1)[None], 4, seed=3))
+    for hand, options in HANDS.items():
+        cases[f"ccdm-fast+hands/{hand}"] = lambda options=options: describe(draw(conditioned(), images(2), **options))
+    cases["ccdm-fast+hands/loss"] = conditioned_loss
     cases["metrics"] = metric_values
     return cases
 
@@ -79,6 +87,16 @@ def loss(name: str) -> dict[str, np.ndarray]:
     model = lively(name, 3)
     mask = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4)) < 0.7
     parts = model(images(2), labels(2, 3, 3), mask, [(1, 0), (1, 1)])
+    return {part: value.detach().numpy() for part, value in parts.items()}
+
+
+def conditioned():
+    info = DatasetInfo(num_classes=2, image_channels=1, rater_names=("ana", "ben"))
+    return lively("ccdm-fast+mixture", info=info, rater_conditioning=True)
+
+
+def conditioned_loss() -> dict[str, np.ndarray]:
+    parts = conditioned()(images(2), labels(2, 2, 2), keys=[(1, 0), (1, 1)], rater_index=torch.tensor([[0, 1], [1, 0]]))
     return {part: value.detach().numpy() for part, value in parts.items()}
 
 
