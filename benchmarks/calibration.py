@@ -3,7 +3,8 @@
 Per half and measure: the coverage of 90% intervals before and after the conformal offset (a random rater of a random
 image of a patient, averaged over patients; and all rater values pooled), and their mean width. Of outlines: how often a
 rater's is inside the conformal margin, and its mean size in pixels. Of probabilities: the calibration error of the
-foreground before and after scaling. Samples are drawn once and kept in --cache.
+foreground before and after scaling, of all pixels pooled and with patients that count the same. Samples are drawn once
+and kept in --cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stochseg.evaluation.calibrating import score_case
 from stochseg.evaluation.fitting import by_patient, fit_scale, mean_by_patient
 from stochseg.files import replaced_file
 from stochseg.metrics import ece, foreground_bins, scale_probabilities
-from stochseg.metrics.calibration import LIKELY
+from stochseg.metrics.calibration import LIKELY, CalibrationBins
 from stochseg.models import load
 from stochseg.types import Samples
 
@@ -53,6 +54,12 @@ def draw(model: str, data, chosen: Sequence[int], n: int, cache: Path) -> tuple[
     return np.unpackbits(np.concatenate(labels), axis=-1, count=mean.shape[-1]), mean
 
 
+def share(bins: CalibrationBins) -> CalibrationBins:
+    """The bins of one patient with a total count of 1."""
+    total = bins.count.sum()
+    return CalibrationBins(bins.count / total, bins.confidence_sum / total, bins.correct_sum / total)
+
+
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("data", type=Path)
@@ -81,14 +88,19 @@ def main() -> None:
     def of(values: Sequence[np.ndarray], rows: Sequence[int]) -> float:
         return mean_by_patient([groups[i] for i in rows], [values[i] for i in rows])
 
-    def error(rows: Sequence[int], scaling) -> float:
-        bins = None
+    def errors(rows: Sequence[int], scaling) -> tuple[float, float]:
+        """Calibration error of all pixels pooled, and with patients that count the same."""
+        by_patient: dict[str, CalibrationBins] = {}
         for i in rows:
             own = maps[i : i + 1]
             own = own if scaling is None else scale_probabilities(own, scaling.slope, scaling.bias)
             found = foreground_bins(own, raters[i], at_least=LIKELY)
-            bins = found if bins is None else bins + found
-        return float(ece(bins))
+            by_patient[groups[i]] = by_patient[groups[i]] + found if groups[i] in by_patient else found
+        pooled, *rest = [each for each in by_patient.values() if each.count.sum() > 0]
+        equal = share(pooled)
+        for each in rest:
+            pooled, equal = pooled + each, equal + share(each)
+        return float(ece(pooled)), float(ece(equal))
 
     measured = {key: [case.measured[key] for case in cases] for key in keys}
     scores = {key: [conformity(*pair) for pair in pairs] for key, pairs in measured.items()}
@@ -118,7 +130,8 @@ def main() -> None:
         row |= {"margin_depth": depth, "margin_covered": of([s <= depth for s in depths], test)}
         row["margin_pixels"] = float(np.mean([(margin_map(mean[i], depth) == 1).sum() for i in test]))
         scaling = fit_scale([cases[i] for i in fit], "vector")
-        row |= {"ece_foreground_before": error(test, None), "ece_foreground_after": error(test, scaling)}
+        for when, scaled in (("before", None), ("after", scaling)):
+            row[f"ece_foreground_{when}"], row[f"ece_by_patient_{when}"] = errors(test, scaled)
         rows.append({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
         print(rows[-1], flush=True)
     numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
