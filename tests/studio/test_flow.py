@@ -47,7 +47,7 @@ def picture(server):
 
 def test_models_and_examples_say_what_they_take(client):
     models = {model["name"]: model for model in client.models()}
-    assert {"lidc", "lidc-3d", "papila", "tiny", "tiny-3d"} == set(models)
+    assert {"lidc", "lidc-3d", "papila", "tiny", "tiny-3d", "tiny-raters"} == set(models)
     assert models["tiny-3d"]["spatial_dims"] == 3
     assert models["tiny"]["takes_points"]
     assert models["tiny"]["defaults"]["evaluations"] == 2
