@@ -51,7 +51,10 @@ def test_models_and_examples_say_what_they_take(client):
     assert models["tiny-3d"]["spatial_dims"] == 3
     assert models["tiny"]["takes_points"]
     assert models["tiny"]["defaults"]["evaluations"] == 2
-    assert {example["model"] for example in client.examples()} <= set(models)
+    for example in client.examples():
+        input, model = client.example(example["name"]), models[example["model"]]
+        assert example["channels"] == input["channels"] == model["image_channels"]
+        assert example["spatial_dims"] == input["spatial_dims"] == model["spatial_dims"]
 
 
 def test_later_scan_shows_larger_lesions(client):

@@ -121,6 +121,7 @@ class ExampleAnswer(BaseModel):
     spatial_dims: int
     model: str
     later_scan_of: str | None
+    channels: int
 
 
 class ModelAnswer(BaseModel):

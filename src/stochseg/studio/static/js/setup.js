@@ -54,12 +54,21 @@ export function createSetup(root, on) {
 /** Models that can segment an input, those of its dimension first. @param {Model[]} all @param {any} input  null: all models */
 export function fittingModels(all, input) {
   if (!input) return all;
-  return all
-    .filter(
-      (model) =>
-        model.spatial_dims <= input.spatial_dims && (input.channels == null || model.image_channels === input.channels),
-    )
-    .sort((a, b) => b.spatial_dims - a.spatial_dims);
+  return all.filter((model) => !misfit(model, input)).sort((a, b) => b.spatial_dims - a.spatial_dims);
+}
+
+/** Why a model cannot segment an input; "" if it can. @param {Model} model @param {any} input  null: none yet */
+export function misfit(model, input) {
+  if (!input) return "";
+  if (model.spatial_dims > input.spatial_dims) return "for volumes; this is a single image";
+  if (model.image_channels !== input.channels)
+    return `for ${colors(model.image_channels)} images; this one is ${colors(input.channels)}`;
+  return "";
+}
+
+/** @param {number} channels */
+function colors(channels) {
+  return { 1: "gray", 3: "color" }[channels] ?? `${channels}-channel`;
 }
 
 /** @param {() => void} onModel */
@@ -123,11 +132,17 @@ function createParameters(onModel) {
       note,
     ),
     current,
-    /** Offer the models that fit an input, those of its dimension first. @param {Model[]} all @param {any} input @param {string} [preferred] */
+    /** Offer the models that fit an input, those of its dimension first, and say why others do not. @param {Model[]} all @param {any} input @param {string} [preferred] */
     offer(all, input, preferred) {
       models = fittingModels(all, input);
       const before = model.value;
-      model.replaceChildren(...models.map(({ name, title }) => h("option", { value: name }, title)));
+      model.replaceChildren(
+        ...(models.length ? [] : [h("option", { value: "" }, "No model fits this image")]),
+        ...models.map(({ name, title }) => h("option", { value: name }, title)),
+        ...all
+          .filter((one) => misfit(one, input))
+          .map((one) => h("option", { value: one.name, disabled: true }, `${one.title}: ${misfit(one, input)}`)),
+      );
       const wanted = [preferred, isChosen && before].find((name) => models.some((m) => m.name === name));
       if (wanted) model.value = wanted;
       if (model.value !== before) fill();
