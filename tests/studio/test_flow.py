@@ -47,11 +47,14 @@ def picture(server):
 
 def test_models_and_examples_say_what_they_take(client):
     models = {model["name"]: model for model in client.models()}
-    assert {"lidc", "lidc-3d", "papila", "tiny", "tiny-3d"} == set(models)
+    assert {"lidc", "lidc-3d", "papila", "tiny", "tiny-3d", "tiny-raters"} == set(models)
     assert models["tiny-3d"]["spatial_dims"] == 3
     assert models["tiny"]["takes_points"]
     assert models["tiny"]["defaults"]["evaluations"] == 2
-    assert {example["model"] for example in client.examples()} <= set(models)
+    for example in client.examples():
+        input, model = client.example(example["name"]), models[example["model"]]
+        assert example["channels"] == input["channels"] == model["image_channels"]
+        assert example["spatial_dims"] == input["spatial_dims"] == model["spatial_dims"]
 
 
 def test_later_scan_shows_larger_lesions(client):

@@ -21,16 +21,21 @@ pytestmark = pytest.mark.xdist_group("studio")
 
 @pytest.fixture(scope="module")
 def runs(server, tiny_run, tiny_models):
-    """A trained and evaluated run, and a folder of predictions, where the server looks for them."""
+    """Trained and evaluated runs, one as a rater, and folders of predictions, where the server looks for them."""
     folder = server.folder / "runs"
-    train(tiny_run(), folder / "mine", device="cpu")
-    run, options = open_run(folder / "mine", None, "val"), SamplingOptions(n=3)
-    model = stochseg.load(run.weights)
-    write_evaluation(run.describe(evaluate(model, run.data, options=options)), run, model, None, options=options)
+    towers = "{name: ccdm-fast, options: {tower: [8, 16], light: [8, 8], tower_blocks: 1, rater_conditioning: true}}"
+    changes = f"model={towers}", "data.options={size: 16, habits: [-3, 3]}"
+    for name, config, rater in (("mine", tiny_run(), None), ("second-rater", tiny_run(*changes), "1")):
+        train(config, folder / name, device="cpu")
+        run, options = open_run(folder / name, None, "val"), SamplingOptions(n=3, rater=rater)
+        model = stochseg.load(run.weights)
+        write_evaluation(run.describe(evaluate(model, run.data, options=options)), run, model, None, options=options)
     for seed in (1, 2):
         Image.fromarray(gray(seed=seed)).save(server.folder / f"{seed}.png")
     pictures = [server.folder / f"{seed}.png" for seed in (1, 2)]
     predict(stochseg.load(tiny_models[0]), pictures, folder / "predictions", PredictOptions(n=2), origin="tiny")
+    as_ana = PredictOptions(n=2, rater="ana", guidance=2)
+    predict(stochseg.load(tiny_models[2]), pictures[1], folder / "as-ana", as_ana)
     return {run["name"]: run for run in get(server.client, "runs")}
 
 
@@ -43,7 +48,8 @@ def open_case(client, run, case):
 
 
 def test_runs_are_listed_with_their_scores(runs):
-    assert {name: run["kind"] for name, run in runs.items()} == {"mine": "run", "predictions": "predictions"}
+    kinds = {"mine": "run", "second-rater": "run", "predictions": "predictions", "as-ana": "predictions"}
+    assert {name: run["kind"] for name, run in runs.items()} == kinds
     ged = next(metric for metric in runs["mine"]["metrics"] if metric["key"] == "ged_3")
     assert ged["better"] == "lower"
     assert float(ged["text"]) == pytest.approx(ged["value"], abs=1e-3)
@@ -60,6 +66,19 @@ def test_case_of_an_evaluation_is_drawn_again_with_its_raters(server, runs):
     result = client.result(job["id"])
     assert result["scores"]["ged"] == pytest.approx(scores[0], abs=1e-5)
     assert len(result["raters"]["names"]) == 4
+
+
+def test_cases_stay_those_of_their_rater(server, runs):
+    client = server.client
+    for case in get(client, f"runs/{runs['second-rater']['id']}/cases?sort=ged"):
+        job = client.wait(open_case(client, runs["second-rater"], case["id"])["id"])
+        result = client.result(job["id"])
+        assert (job["parameters"]["rater"], result["drawn_as"]) == ("rater2", "rater2")
+        assert result["raters"]["names"] == ["rater2"]
+        assert result["scores"]["ged"] == pytest.approx(case["scores"]["ged_3"], abs=1e-5)
+    job = open_case(client, runs["as-ana"], 0)
+    assert job["parameters"]["rater"] == "ana"
+    assert client.result(job["id"])["drawn_as"] == "ana (guidance 2)"
 
 
 def test_prediction_opens_as_a_finished_job(server, runs):

@@ -11,13 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import stochseg
+from stochseg.models import Calibration, SamplingOptions
+from stochseg.models.calibration import IntervalOffset
 from stochseg.studio import Client, StudioError
 from stochseg.types import DatasetInfo, Preparation
-from tests.support.models import perturb
+from tests.support.models import lively, perturb
 
 
 def save_tiny_models(folder: Path) -> list[Path]:
-    """Models of a millisecond: "tiny" of images and "tiny-3d" of volumes, both take points."""
+    """Models of a millisecond: "tiny" of images and "tiny-3d" of volumes take points, "tiny-raters" has two raters.
+
+    The last is calibrated for four samples as any of its raters would draw them.
+    """
     saved = []
     for name, dims in (("tiny", 2), ("tiny-3d", 3)):
         info = DatasetInfo(
@@ -29,7 +34,21 @@ def save_tiny_models(folder: Path) -> list[Path]:
         )
         options = {"base": 4, "multipliers": [1, 2], "blocks": 1, "num_timesteps": 8, "evaluations": 2}
         saved.append(Path(stochseg.save(perturb(stochseg.create("ccdm", info=info, **options)), folder / name)))
-    return saved
+    info = DatasetInfo(num_classes=2, image_channels=1, rater_names=("ana", "ben"))
+    model = lively("ccdm-fast+mixture", info=info, rater_conditioning=True)
+    area = {"measure": "area", "label": 1, "confidence": 0.9, "covered": 0.9, "covered_before": 0.5, "width_ratio": 2.0}
+    model.calibration = Calibration(
+        data="mine",
+        data_sha256="0" * 64,
+        split="val",
+        patients=4,
+        cases=9,
+        date="2026-01-01",
+        sampling=SamplingOptions(n=4).or_default(model.default_sampling()),
+        evaluations=1,
+        intervals=(IntervalOffset(**area, offset=0.5),),
+    )
+    return [*saved, Path(stochseg.save(model, folder / "tiny-raters"))]
 
 
 class Server:

@@ -133,6 +133,8 @@ class Options(Part):
     """The options of `predict`."""
 
     seed: int = 0
+    rater: str | None = None
+    guidance: float | None = None
 
 
 class Result(Part):
@@ -183,9 +185,16 @@ class Result(Part):
         return self.image.slices > 1 and self.coupling == "independent"
 
     @property
+    def drawn_as(self) -> str | None:
+        """The rater as whom the model drew, with the guidance if it was chosen; None: as any of them."""
+        rater, guidance = self.options.rater, self.options.guidance
+        return rater if rater is None or guidance in (None, 1) else f"{rater} (guidance {guidance:g})"
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """The notices as sentences."""
-        return tuple(f"Note: {notice}." for notice in self.notices)
+        """The notices as sentences, and as which rater the model drew."""
+        hand = () if self.drawn_as is None else (f"drawn as {self.drawn_as} would draw",)
+        return tuple(f"Note: {notice}." for notice in (*hand, *self.notices))
 
     def sample_weights(self) -> torch.Tensor:
         """Weights of the samples, "1 n"; they are those of every slice."""

@@ -16,6 +16,7 @@ class Example(NamedTuple):
     model: str
     later_scan_of: str | None = None
     """Name of the example that shows the same lesions earlier."""
+    channels: int = 1
 
 
 EXAMPLES = {

@@ -119,7 +119,7 @@ class Client:
             input: id of an input.
             model: name of a model.
             wait: seconds to repeat the request if the queue is full.
-            parameters: samples, evaluations, seed, noise, points, slices, allow_unusual_input, keep.
+            parameters: samples, evaluations, seed, noise, points, slices, rater, allow_unusual_input, keep.
         """
         until = time.monotonic() + wait
         while True:

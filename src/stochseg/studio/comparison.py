@@ -23,7 +23,14 @@ def compare_jobs(before: Path, after: Path, measure: str, days: float | None) ->
         measure: key of the measurement.
         days: between the scans.
     """
-    found = growth(*(_measurement(folder, measure) for folder in (before, after)), days=days)
+    first, second = (read_json(folder / PAGE / "result.json") for folder in (before, after))
+    hands = [content.get("drawn_as") or "any rater" for content in (first, second)]
+    if hands[0] != hands[1]:
+        raise UserError(
+            f"expected two jobs drawn as the same rater would, got {hands[0]} and {hands[1]}: raters differ, too, not "
+            "only the scans; draw one of both again"
+        )
+    found = growth(_measurement(first, measure), _measurement(second, measure), days=days)
     relative = found.relative
     finite = [float(value) if np.isfinite(value) else None for value in relative.values]
     low, high = relative.interval(0.9)
@@ -41,8 +48,7 @@ def compare_jobs(before: Path, after: Path, measure: str, days: float | None) ->
     }
 
 
-def _measurement(folder: Path, key: str) -> Measurement:
-    content = read_json(folder / PAGE / "result.json")
+def _measurement(content: Json, key: str) -> Measurement:
     facts = {each["key"]: each for each in content["measures"]}
     if key not in facts:
         raise UserError(f"measure: expected one of {', '.join(facts)}, got {key!r}")

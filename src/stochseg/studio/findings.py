@@ -196,6 +196,7 @@ class Findings:
             "coupling": result.coupling,
             "evaluations": result.evaluations,
             "seed": result.options.seed,
+            "drawn_as": result.drawn_as,
         }
 
     def _describe(self, key: tuple[str, int], measured: Measurement) -> Json:

@@ -24,12 +24,14 @@ def check_job(request: JobRequest, model: Json, facts: Json, limits: Limits) -> 
     """
     _check_numbers(request, model, limits)
     _check_input(request, model, facts)
+    _check_rater(request, model)
     options = {
         "n": request.samples,
         "seed": request.seed,
         "noise": request.noise,
         "evaluations": request.evaluations,
         "slices": request.slices,
+        "rater": request.rater,
         "allow_unusual_input": request.allow_unusual_input,
     }
     return {
@@ -69,8 +71,19 @@ def _check_input(request: JobRequest, model: Json, facts: Json) -> None:
             raise _unfit("points", f"voxels inside {'×'.join(f'{end + 0.5:g}' for end in ends)}", list(point))
 
 
-def _unfit(parameter: str, expected: str, got: object) -> Refusal:
-    return Refusal(422, f"{parameter}: expected {expected}, got {got}", expected=expected, got=got, remedy="change it")
+def _check_rater(request: JobRequest, model: Json) -> None:
+    names = model["rater_names"]
+    if request.rater is None or request.rater in names:
+        return
+    if names:
+        remedy = "choose one of them, or omit it to draw as any of them would"
+        raise _unfit("rater", f"null or one of {', '.join(names)}", request.rater, remedy)
+    remedy = "omit it, or choose a model that was trained with rater_conditioning"
+    raise _unfit("rater", f"null, because {model['name']} does not know its raters apart", request.rater, remedy)
+
+
+def _unfit(parameter: str, expected: str, got: object, remedy: str = "change it") -> Refusal:
+    return Refusal(422, f"{parameter}: expected {expected}, got {got}", expected=expected, got=got, remedy=remedy)
 
 
 def require_model(models: Mapping[str, Json], name: str) -> Json:

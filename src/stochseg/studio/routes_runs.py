@@ -112,5 +112,5 @@ def _request(found: Json) -> Json:
         "points": [],
         "shape": [*facts["shape"], facts["channels"]],
         "keep": False,
-        "parameters": {"samples": found["options"]["n"]},
+        "parameters": {"samples": found["options"]["n"], "rater": found["options"]["rater"]},
     }

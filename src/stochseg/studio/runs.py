@@ -14,13 +14,14 @@ import tifffile
 import torch
 from PIL import Image
 
-from stochseg.data import spread
+from stochseg.data import of_rater, spread
 from stochseg.errors import UserError
 from stochseg.experiments.runs import default_results_dir, open_run
 from stochseg.files import sha256
 from stochseg.inference.sources import Source, read_stack
 from stochseg.metrics.table import class_of, format_metric, metric_info, sort_metrics
 from stochseg.models.io import is_model
+from stochseg.models.raters import rater_number
 from stochseg.reports.run import read_evaluations
 from stochseg.reports.saved_prediction import find_results, read_result
 from stochseg.studio.examples import write_volume
@@ -168,13 +169,19 @@ def _open_prediction(folder: Path, input: Path, job: Path, limits: Limits) -> Js
     (job / PAGE).mkdir()
     model = result.model.origin or result.model.name
     Findings.read(job / RESULT, facts, None).write(job / PAGE, seconds=0.0, model=model)
-    return {"facts": facts, "model": model, "path": "", "options": {"n": result.num_samples}, "done": True}
+    options = {"n": result.num_samples, "rater": result.options.rater}
+    return {"facts": facts, "model": model, "path": "", "options": options, "done": True}
 
 
 def _open_example(path: Path, case: int, input: Path, limits: Limits) -> Json:
     settings = read_evaluations(default_results_dir(path))[0]["settings"]
     run = open_run(path, None, settings.get("split", "val"))
-    example = run.data[spread(len(run.data), int(settings["images"]))[case]].rated(run.data.info.ignore)
+    data, rater = run.data, settings.get("rater")
+    if rater is not None:
+        known = data.info.rater_names
+        rater = known[rater_number(rater, known, settings["model"])]
+        data = of_rater(data, rater)
+    example = data[spread(len(data), int(settings["images"]))[case]].rated(data.info.ignore)
     (input / "files").mkdir()
     raw = run.data.info.normalization.inverse(example.image.float()).movedim(0, -1).numpy()
     file = _write_image(input / "files", raw, example)
@@ -185,6 +192,7 @@ def _open_example(path: Path, case: int, input: Path, limits: Limits) -> Json:
     found = (raters, names) if len(raters) else None
     facts = write_input(input, example.id, Source(example.id, (file,)), stack, spacing, found, [], limits)
     options: dict[str, Any] = {"n": min(int(settings["n"]), limits.samples), "seed": 0, "allow_unusual_input": True}
+    options |= {"rater": rater, "guidance": settings.get("guidance")}
     return {"facts": facts, "model": path.name, "path": str(run.weights), "options": options, "done": False}
 
 

@@ -42,6 +42,9 @@ class JobRequest(Request):
     slices: Literal["shared", "independent"] | None = Field(
         None, description="noise of the slices of a volume, for models of images"
     )
+    rater: str | None = Field(
+        None, max_length=200, description="draw as this one of the model's `rater_names` would; null: as any of them"
+    )
     allow_unusual_input: bool = Field(False, description="segment images unlike those of the training")
     keep: bool = Field(False, description="go on also if nobody watches")
 
@@ -118,6 +121,7 @@ class ExampleAnswer(BaseModel):
     spatial_dims: int
     model: str
     later_scan_of: str | None
+    channels: int
 
 
 class ModelAnswer(BaseModel):
@@ -131,6 +135,7 @@ class ModelAnswer(BaseModel):
     palette: list[str]
     takes_points: bool
     takes_evaluations: bool
+    rater_names: list[str]
     units: str
     license_note: str | None
     limits: dict[str, int]

@@ -114,6 +114,7 @@ class Worker:
             "palette": list(info.colors),
             "takes_points": info.preparation is not None,
             "takes_evaluations": takes_evaluations,
+            "rater_names": list(model.rater_names),
             "units": "" if info.preparation is None else info.preparation.units,
             "license_note": LICENSES.get(name),
             "limits": {"samples": self.limits.samples, "evaluations": most},

@@ -46,8 +46,9 @@ def runs(tmp_path_factory, tiny_run, tiny_models):
 
 @pytest.fixture(scope="package")
 def studio(tmp_path_factory, runs, tiny_models):
-    """A running server with the bundled models and a tiny one."""
-    server = Server(tmp_path_factory.mktemp("studio"), "--runs", runs, "--model", tiny_models[0])
+    """A running server with the bundled models and tiny ones of images."""
+    images = ("--model", tiny_models[0], "--model", tiny_models[2])
+    server = Server(tmp_path_factory.mktemp("studio"), "--runs", runs, *images)
     server.wait_until_ready()
     yield server
     server.stop()

@@ -35,6 +35,27 @@ def test_a_dropped_picture_is_segmented(visit):
     assert Image.open(download.value.path()).size == (128, 128)
 
 
+def test_samples_are_drawn_as_the_chosen_rater(visit):
+    page = visit.open()
+    assert page.locator("#rater").is_hidden()  # lidc does not know its raters apart
+    page.select_option("#model", "tiny-raters")
+    assert page.locator("#rater option").all_inner_texts() == ["Anyone", "ana", "ben"]
+    page.select_option("#rater", "ben")
+    visit.parameters(samples=2, evaluations=1)
+    visit.drop("chest.png", picture(), "image/png")
+    visit.finished()
+
+    assert visit.api(f"/jobs/{visit.job()}")["parameters"]["rater"] == "ben"
+    assert page.locator(f"{BENCH} .readings p").inner_text() == "Drawn as ben would draw"
+    page.wait_for_selector(".recent button:has-text('tiny-raters as ben')")
+    page.select_option("#rater", "")
+    page.reload()
+    visit.finished()
+    assert page.locator("#rater").input_value() == "ben"
+    page.select_option("#model", "lidc")
+    assert page.locator("#rater").is_hidden()
+
+
 def test_millimeters_per_pixel_turn_pixels_into_millimeters(visit):
     page = visit.open()
     visit.parameters(samples=2, evaluations=1)

@@ -150,6 +150,27 @@ def test_probabilities_and_entropy_of_samples(page):
     assert np.abs(np.array(entropies) - 255 * exact).max() < 3
 
 
+def test_models_fit_inputs_of_their_dimension_and_channels(page):
+    models = [("gray", 2, 1), ("color", 2, 3), ("volumes", 3, 1), ("bands", 2, 4)]
+    offered = [{"name": name, "spatial_dims": dims, "image_channels": channels} for name, dims, channels in models]
+    fit = """async ([models, input]) => {
+      const { fittingModels, misfit } = await import("/static/js/setup.js");
+      return [fittingModels(models, input).map(({ name }) => name), models.map((model) => misfit(model, input))];
+    }"""
+    expected = {
+        (2, 1): (["gray"], ["", "for color images", "for volumes", "for 4-channel images; this one is gray"]),
+        (2, 3): (["color"], ["for gray images; this one is color", "", "for volumes", "for 4-channel images"]),
+        (3, 1): (["volumes", "gray"], ["", "for color images; this one is gray", "", "for 4-channel images"]),
+    }
+    for (dims, channels), (names, reasons) in expected.items():
+        fitting, found = page.evaluate(fit, [offered, {"spatial_dims": dims, "channels": channels}])
+        assert fitting == names
+        for reason, start in zip(found, reasons, strict=True):
+            assert reason.startswith(start)
+            assert bool(reason) == bool(start)
+    assert page.evaluate(fit, [offered, None])[0] == [name for name, _, _ in models]
+
+
 def test_bins_of_a_histogram_hold_every_sample_once(page):
     values = [0.0, 0.0, 3.7, 12.4, 12.5, 30.0, None]
     bin_ = """async (values) => {

@@ -38,8 +38,11 @@ def test_predictions_open_with_their_samples(visit: Visit):
 def test_models_are_compared_side_by_side(visit: Visit):
     page = visit.open("#compare")
     page.select_option("#compare-source", label="Example: Phantom slice")
-    for model in ("lidc", "papila", "tiny"):  # papila is for color images
-        page.set_checked(f"#compare-models input[value='{model}']", model != "papila")
+    chosen = page.locator("#compare-models input:checked")
+    assert chosen.evaluate_all("(boxes) => boxes.map(({ value }) => value)") == ["lidc", "tiny"]
+    for model, why in (("papila", "for color images; this one is gray"), ("lidc-3d", "for volumes")):
+        assert page.locator(f"#compare-models input[value='{model}']").is_disabled()
+        assert why in page.locator(f"#compare-models label:has(input[value='{model}'])").inner_text()
     page.click("#compare-models .primary")
     page.wait_for_function("() => document.querySelectorAll('.tile .fact').length >= 6")
 

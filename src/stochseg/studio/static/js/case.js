@@ -16,7 +16,7 @@ import { decode } from "./decode.js";
 /** @typedef {{spatial_dims: number, shape: number[], offset: number[], classes: Kind[], samples: SampleFacts[],
  *   hypotheses: Reading[], measures: Measure[], scores: Record<string, any> | null,
  *   raters: {names: string[], measures: Record<string, (number | null)[]>} | null, warnings: string[], notes: string[],
- *   calibration?: string | null, seconds: number, evaluations: number | null, model: string,
+ *   calibration?: string | null, drawn_as?: string | null, seconds: number, evaluations: number | null, model: string,
  *   files: {name: string, title: string, bytes: number, url: string}[]}} Result */
 /** @typedef {{id: string, name: string, spatial_dims: number, shape: number[], spacing: number[] | null, window: Range,
  *   range: Range, units: string | null, rater_names: string[], image_url: string}} Input */

@@ -6,7 +6,7 @@ import { Case } from "./case.js";
 import { byId, guarded, h } from "./dom.js";
 import { createGrowth, drawExample, showGrowth } from "./growth.js";
 import { classesOf, listJobs, startJob, watch } from "./jobs.js";
-import { fittingModels } from "./setup.js";
+import { fittingModels, misfit } from "./setup.js";
 import { createTile } from "./tile.js";
 
 const MOST = 4; // side by side
@@ -60,7 +60,8 @@ function createModels(offer) {
   /** @type {any[]} */
   let options = [];
   const fill = () => {
-    const fitting = fittingModels(offer.models, options[Number(source.value)]);
+    const input = options[Number(source.value)];
+    const fitting = fittingModels(offer.models, input);
     boxes.replaceChildren(
       ...[
         ...fitting.map((model, i) =>
@@ -71,6 +72,16 @@ function createModels(offer) {
             model.title,
           ),
         ),
+        ...offer.models
+          .filter((model) => misfit(model, input))
+          .map((model) =>
+            h(
+              "label",
+              { class: "check muted" },
+              h("input", { type: "checkbox", value: model.name, disabled: true }),
+              `${model.title}: ${misfit(model, input)}`,
+            ),
+          ),
         fitting.length < 2 &&
           h("p", { class: "muted" }, "Start the studio with --model and the folder of a run to offer more models."),
       ].filter(Boolean),

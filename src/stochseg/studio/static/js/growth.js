@@ -5,7 +5,7 @@ import { capital, percent } from "./analysis.js";
 import { change } from "./api.js";
 import { Case, openCase } from "./case.js";
 import { h } from "./dom.js";
-import { finished, startJob } from "./jobs.js";
+import { drawnBy, finished, startJob } from "./jobs.js";
 import { when } from "./setup.js";
 import { createTile } from "./tile.js";
 import { defaultMeasure } from "./workbench.js";
@@ -67,12 +67,14 @@ function fill(select, jobs) {
 
 /** @param {any} job @param {any} other */
 function isComparable(job, other) {
-  return job.id !== other.id && job.model === other.model && job.input.spatial_dims === other.input.spatial_dims;
+  return (
+    job.id !== other.id && drawnBy(job) === drawnBy(other) && job.input.spatial_dims === other.input.spatial_dims
+  );
 }
 
 /** @param {any} job */
 export function jobTitle(job) {
-  return `${job.input.name} · ${job.model} · ${when(job.created)}`;
+  return `${job.input.name} · ${drawnBy(job)} · ${when(job.created)}`;
 }
 
 /** Draw samples of a phantom and of its later scan. @param {{examples: any[]}} offer @returns {Promise<any[]>} */

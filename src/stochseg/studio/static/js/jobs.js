@@ -106,6 +106,11 @@ export function startJob(input, parameters, points) {
   return change("/jobs", { input, ...parameters, points });
 }
 
+/** The model of a job and the rater as whom it drew. @param {any} job */
+export function drawnBy({ model, parameters }) {
+  return parameters.rater ? `${model} as ${parameters.rater}` : model;
+}
+
 /** @param {string} id */
 export function cancelJob(id) {
   return change(`/jobs/${id}/cancel`);

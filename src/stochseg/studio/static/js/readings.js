@@ -131,9 +131,11 @@ export function createCards(root, store) {
   const build = () => {
     const { shown } = store.values;
     const readings = shown?.result?.hypotheses ?? [];
+    const rater = shown?.result?.drawn_as;
     root.hidden = !readings.length;
     root.replaceChildren(
       h("h2", {}, readings.length === 1 ? "One reading" : `${readings.length} readings`),
+      ...(rater ? [h("p", { class: "muted" }, `Drawn as ${rater} would draw`)] : []),
       h(
         "div",
         { class: "cards" },

@@ -3,11 +3,11 @@
  */
 import { percent } from "./analysis.js";
 import { guarded, h } from "./dom.js";
-import { listJobs } from "./jobs.js";
+import { drawnBy, listJobs } from "./jobs.js";
 import { createSource } from "./source.js";
 
 /** @typedef {{name: string, title: string, spatial_dims: number, image_channels: number, class_names: string[], palette: string[],
- *   takes_points: boolean, takes_evaluations: boolean, license_note?: string,
+ *   takes_points: boolean, takes_evaluations: boolean, rater_names: string[], license_note?: string,
  *   limits: {samples: number, evaluations: number},
  *   defaults: {samples: number, evaluations: number | null, seed: number}}} Model */
 
@@ -54,12 +54,21 @@ export function createSetup(root, on) {
 /** Models that can segment an input, those of its dimension first. @param {Model[]} all @param {any} input  null: all models */
 export function fittingModels(all, input) {
   if (!input) return all;
-  return all
-    .filter(
-      (model) =>
-        model.spatial_dims <= input.spatial_dims && (input.channels == null || model.image_channels === input.channels),
-    )
-    .sort((a, b) => b.spatial_dims - a.spatial_dims);
+  return all.filter((model) => !misfit(model, input)).sort((a, b) => b.spatial_dims - a.spatial_dims);
+}
+
+/** Why a model cannot segment an input; "" if it can. @param {Model} model @param {any} input  null: none yet */
+export function misfit(model, input) {
+  if (!input) return "";
+  if (model.spatial_dims > input.spatial_dims) return "for volumes; this is a single image";
+  if (model.image_channels !== input.channels)
+    return `for ${colors(model.image_channels)} images; this one is ${colors(input.channels)}`;
+  return "";
+}
+
+/** @param {number} channels */
+function colors(channels) {
+  return { 1: "gray", 3: "color" }[channels] ?? `${channels}-channel`;
 }
 
 /** @param {() => void} onModel */
@@ -80,6 +89,7 @@ function createParameters(onModel) {
   /** @type {Set<string>} */
   const typed = new Set(); // fields that the user changed: another model leaves them
   const [samples, evaluations, seed] = [numeric("samples", 1), numeric("evaluations", 1), numeric("seed", 0)];
+  const rater = h("select", { id: "rater" });
   const note = h("p", { class: "muted small" });
   const field = (/** @type {string} */ text, /** @type {any} */ control, /** @type {string} */ help) =>
     h("label", { class: "field", title: help }, h("span", {}, text), control);
@@ -88,6 +98,15 @@ function createParameters(onModel) {
     field("Evaluations", evaluations, "Network evaluations per sample: more are slower and often better"),
     field("Seed", seed, "The same seed gives the same samples"),
   ];
+  const hand = field("Whose hand", rater, "Draw as any of the raters of the training, or as one of them would");
+  /** Offer the raters that the model knows apart. @param {string[]} names @param {string | null} chosen */
+  const fillRaters = (names, chosen) => {
+    rater.replaceChildren(
+      h("option", { value: "" }, "Anyone"),
+      ...names.map((name) => h("option", { value: name, ".selected": name === chosen }, name)),
+    );
+    hand.hidden = !names.length;
+  };
   const current = () => models.find(({ name }) => name === model.value);
   const fill = () => {
     const chosen = current();
@@ -98,6 +117,7 @@ function createParameters(onModel) {
     evaluations.max = chosen.limits.evaluations;
     fields[1].hidden = !chosen.takes_evaluations;
     if (!typed.has("seed")) seed.value = chosen.defaults.seed;
+    fillRaters(chosen.rater_names, rater.value);
     note.textContent = chosen.license_note ?? "";
     note.hidden = !chosen.license_note;
   };
@@ -107,24 +127,34 @@ function createParameters(onModel) {
       { class: "panel", "aria-label": "Model" },
       h("h2", {}, "Model"),
       h("label", { class: "field wide" }, h("span", { class: "visually-hidden" }, "Model"), model),
+      hand,
       h("div", { class: "fields" }, ...fields),
       note,
     ),
     current,
-    /** Offer the models that fit an input, those of its dimension first. @param {Model[]} all @param {any} input @param {string} [preferred] */
+    /** Offer the models that fit an input, those of its dimension first, and say why others do not. @param {Model[]} all @param {any} input @param {string} [preferred] */
     offer(all, input, preferred) {
       models = fittingModels(all, input);
       const before = model.value;
-      model.replaceChildren(...models.map(({ name, title }) => h("option", { value: name }, title)));
+      model.replaceChildren(
+        ...(models.length ? [] : [h("option", { value: "" }, "No model fits this image")]),
+        ...models.map(({ name, title }) => h("option", { value: name }, title)),
+        ...all
+          .filter((one) => misfit(one, input))
+          .map((one) => h("option", { value: one.name, disabled: true }, `${one.title}: ${misfit(one, input)}`)),
+      );
       const wanted = [preferred, isChosen && before].find((name) => models.some((m) => m.name === name));
       if (wanted) model.value = wanted;
       if (model.value !== before) fill();
     },
+    /** Choose a rater, null: anyone; one that the model does not know is left out. @param {string | null} name */
+    drawAs: (name) => fillRaters(current()?.rater_names ?? [], name),
     values: () => ({
       model: model.value,
       samples: Number(samples.value),
       evaluations: current()?.takes_evaluations && evaluations.value ? Number(evaluations.value) : null,
       seed: Number(seed.value),
+      rater: rater.value || null,
     }),
   };
 }
@@ -158,7 +188,7 @@ function createRecent(onJob, onInput) {
       })),
       ...open.map((job) => ({
         at: job.created,
-        row: row(job.input.name, `${job.model} · ${job.state === "done" ? when(job.created) : job.state}`, () =>
+        row: row(job.input.name, `${drawnBy(job)} · ${job.state === "done" ? when(job.created) : job.state}`, () =>
           onJob(job.id),
         ),
       })),

@@ -188,6 +188,7 @@ export function createStudio(offer, onConnection) {
     const job = await getJson(`/jobs/${id}`);
     const input = await getJson(`/inputs/${job.input}`);
     setup.parameters.offer(offer.models, input, job.model);
+    setup.parameters.drawAs(job.parameters.rater ?? null);
     const model = offer.models.find(({ name }) => name === job.model);
     await showInput(new Case(input, classesOf(model ?? { class_names: [] })), ticket);
     if (ticket !== now.loads || !now.case) return;

@@ -41,6 +41,7 @@ export function createTile(title, shown) {
     }
     const measure = result.measures.find(({ key }) => key === defaultMeasure(shown));
     const lines = [
+      result.drawn_as && ["Drawn as", result.drawn_as],
       result.hypotheses[0] && [capital(result.hypotheses[0].name), percent(result.hypotheses[0].probability)],
       measure && [measure.title, `${number(measure.median)} ${measure.unit}`],
       measure?.interval && [
