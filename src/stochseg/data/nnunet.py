@@ -60,8 +60,8 @@ def label_names(description: Mapping[str, Any], where: str) -> tuple[tuple[str, 
     if all(isinstance(name, str) and str(key).isdecimal() for key, name in labels.items()):  # of version 1
         labels = {name: int(key) for key, name in labels.items()}
     try:
-        parts = {name: [int(n) for n in (v if isinstance(v, list) else [v])] for name, v in labels.items()}
-    except (TypeError, ValueError):
+        parts = {name: [_whole(n) for n in (v if isinstance(v, list) else [v])] for name, v in labels.items()}
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{where}: expected labels that are whole numbers, got {labels}") from None
     ignore = next(iter(parts.pop(IGNORE, [])), None)
     numbers = sorted({number for part in parts.values() for number in part})
@@ -71,3 +71,10 @@ def label_names(description: Mapping[str, Any], where: str) -> tuple[tuple[str, 
         return tuple("background" if i == 0 else f"class {i}" for i in numbers), ignore
     names = {part[0]: str(name) for name, part in parts.items()}
     return tuple(names[i] for i in numbers), ignore
+
+
+def _whole(value: Any) -> int:
+    """Read 2, 2.0 or "2"; 2.5, infinity and other values raise ValueError, TypeError or OverflowError."""
+    if not float(value).is_integer():
+        raise ValueError(f"{value} is not whole")
+    return int(float(value))

@@ -166,6 +166,8 @@ def test_one_rater_has_no_name(tmp_path):
         (lambda root: (root / "imagesTr/liver_002_0000.nii.gz").unlink(), "2 channel"),
         (lambda root: [f.unlink() for f in (root / "imagesTr").glob("liver_002*")], "no image"),
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 2}}'), "without gaps"),
+        (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1e400}}'), "whole numbers"),
+        (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1.5}}'), "whole numbers"),
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1}}'), "channel"),
         (
             lambda root: nibabel.save(
