@@ -58,9 +58,11 @@ def label_names(description: Mapping[str, Any], where: str) -> tuple[tuple[str, 
     if not isinstance(labels, dict) or not labels:
         raise UserError(f"{where}: expected the labels of nnU-Net, such as {{'background': 0, 'liver': 1}}")
     if all(isinstance(name, str) and str(key).isdecimal() for key, name in labels.items()):  # of version 1
-        labels = {name: int(key) for key, name in labels.items()}
+        labels = {name: key for key, name in labels.items()}
     try:
         parts = {name: [_whole(n) for n in (v if isinstance(v, list) else [v])] for name, v in labels.items()}
+        if not all(parts.values()):
+            raise ValueError("a label without a number")
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"{where}: expected labels that are whole numbers, got {labels}") from None
     ignore = next(iter(parts.pop(IGNORE, [])), None)

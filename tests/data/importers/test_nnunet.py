@@ -168,6 +168,7 @@ def test_one_rater_has_no_name(tmp_path):
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 2}}'), "without gaps"),
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1e400}}'), "whole numbers"),
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1.5}}'), "whole numbers"),
+        (lambda root: (root / "dataset.json").write_text('{"labels": {"a": 0, "b": 1, "c": []}}'), "whole numbers"),
         (lambda root: (root / "dataset.json").write_text('{"labels": {"background": 0, "x": 1}}'), "channel"),
         (
             lambda root: nibabel.save(
