@@ -236,6 +236,28 @@ def test_init_writes_a_readable_description(plain):
     assert sum(line.startswith("#") for line in (plain / "dataset.yaml").read_text().splitlines()) > 10
 
 
+def test_init_takes_all_that_is_known_of_the_data(plain):
+    relabel(plain, [0, 1, 2])
+    known = {
+        "class_names": ["background", "disc", "cup"],
+        "codes": ["", "", "SCT:27925004:Nodule"],
+        "measures": ["vertical cup/disc ratio"],
+        "orientation": "upright",
+    }
+    info = init_folder(plain, known).info
+    assert {key: getattr(info, key) for key in known} == {
+        key: tuple(value) if isinstance(value, list) else value for key, value in known.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["vertical cup/disk ratio", "cup/disc", "vertical cup/cup ratio"])
+def test_init_refuses_ratios_of_unknown_classes(plain, name):
+    relabel(plain, [0, 1, 2])
+    with pytest.raises(UserError, match=f"background, disc, cup, got '{name}'"):
+        init_folder(plain, {"class_names": ["background", "disc", "cup"], "measures": [name]})
+    assert not (plain / "dataset.yaml").exists()
+
+
 def test_init_measures_other_intensities(plain):
     rng = np.random.default_rng(2)
     pictures = []

@@ -18,7 +18,7 @@ from stochseg.analysis.measurement import Measurement, Measurements
 from stochseg.analysis.regions import Mask
 from stochseg.errors import UserError, unknown_name
 from stochseg.models.calibration import Calibration
-from stochseg.types import DatasetInfo, Samples, Spacing
+from stochseg.types import RATIO, DatasetInfo, Samples, Spacing
 
 Measure = Callable[[npt.NDArray[np.int64]], SupportsFloat]
 """A user's measure: a function from a label map "*space" to a number."""
@@ -48,7 +48,6 @@ RATIOS = {
     "horizontal": NamedMeasure(regions.horizontal_extent, "", (2,)),
 }
 """Measures of two classes, "vertical PART/WHOLE ratio": what is measured of both, and divided."""
-RATIO = re.compile(rf"(?P<kind>{'|'.join(RATIOS)}) (?P<part>[^/<>=]+)/(?P<whole>[^/<>=]+) ratio")
 VOLUME = "volume"
 AXES = ("slice", "row", "column")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from stochseg.analysis.intervals import jeffreys_interval
 from stochseg.analysis.measurement import COMPARISONS, MM3_PER_ML, Measurement
-from stochseg.analysis.measures import MEASURES, RATIO, VOLUME
+from stochseg.analysis.measures import MEASURES, VOLUME
 from stochseg.errors import UserError
+from stochseg.types import RATIO
 
 _NAMES = tuple(MEASURES)
 _RATIO = re.sub("[?]P<[a-z]+>", "", RATIO.pattern)

@@ -5,12 +5,13 @@ axes: h w of an image, d h w of a volume.
 """
 
 from stochseg.types.examples import Batch, Example, Losses, Spacing, Truth
-from stochseg.types.info import DEFAULT_PALETTE, VOID, DatasetInfo, Intensities, Normalization, distinct_colors
+from stochseg.types.info import DEFAULT_PALETTE, RATIO, VOID, DatasetInfo, Intensities, Normalization, distinct_colors
 from stochseg.types.preparation import Preparation
 from stochseg.types.samples import Samples, Window, central, reaches_border
 
 __all__ = [
     "DEFAULT_PALETTE",
+    "RATIO",
     "VOID",
     "Batch",
     "DatasetInfo",

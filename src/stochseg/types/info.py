@@ -18,6 +18,8 @@ from stochseg.types.preparation import Preparation
 
 VOID = "void"
 """Name of a label that some models give to pixels of no class; it is never right."""
+RATIO = re.compile("(?P<kind>vertical|horizontal) (?P<part>[^/<>=]+)/(?P<whole>[^/<>=]+) ratio")
+"""Measures of two classes: the height or width of PART, divided by that of PART and WHOLE together."""
 
 # Colors that can be told apart in print and by color-blind readers; label 0 is the background.
 DEFAULT_PALETTE = ("#000000", "#e8853c", "#3c8fe8", "#4caf6e", "#c65bcf", "#e3c84b", "#5bcfc4", "#b0584a")
@@ -135,6 +137,17 @@ class DatasetInfo(Config):
         for key, values in () if self.intensities is None else self.intensities:
             if key != "medians" and len(values) not in (1, self.image_channels):
                 raise ValueError(f"intensities.{key} has {len(values)} entries, expected {self.image_channels} or 1")
+        for name in self.measures:
+            ratio = RATIO.fullmatch(name)
+            if (
+                ratio is None
+                or not {ratio["part"], ratio["whole"]} <= set(self.names)
+                or ratio["part"] == ratio["whole"]
+            ):
+                raise ValueError(
+                    f'measures: expected "vertical PART/WHOLE ratio" or "horizontal PART/WHOLE ratio" of two of the '
+                    f"classes {', '.join(self.names)}, got {name!r}"
+                )
         if self.ignore is not None and 0 <= self.ignore < self.num_classes:
             raise ValueError(f"ignore {self.ignore} is one of the {self.num_classes} classes")
         return self

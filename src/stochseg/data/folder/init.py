@@ -128,7 +128,14 @@ def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[st
     group = find_group(files.images)
     if group is not None and "group" not in settings:
         _check_several(members(group, files.images))
-    rest = {"license": "not stated", "citation": "", "group": group}
+    rest: dict[str, object] = {
+        "license": "not stated",
+        "citation": "",
+        "group": group,
+        "orientation": None,
+        "codes": [],
+        "measures": [],
+    }
     space = {"spatial_dims": dims, "plane": common_plane(files) if dims == 3 else "axial", "spacing": None}
     values = {**known, **labels, **images, **rest, **space}
     unknown = [key for key in settings if key not in values]
@@ -187,6 +194,12 @@ num_classes: {num_classes}
 class_names: {class_names}
 palette: {palette}
 
+# Codes of the classes for DICOM, such as ["", "SCT:27925004:Nodule"]. []: none.
+codes: {codes}
+
+# Ratios of two classes that reports state, such as [vertical cup/disc ratio]. []: none.
+measures: {measures}
+
 # Pixels of this label are void: neither learned nor scored. null: there are none.
 ignore: {ignore}
 
@@ -204,7 +217,7 @@ image_channels: {image_channels}
 {volumes}
 # Augmentation of training: upright (photographs: mirrored, colors jittered), free (also turned by 90°, 180°, 270°),
 # or null: free for gray images, mirrored only for color.
-orientation: null
+orientation: {orientation}
 
 # The network sees (intensity - mean) / std, with one number per channel.
 normalization:
