@@ -235,6 +235,7 @@ _PAPILA: dict[str, Any] = {
     "clip": 1.0,
     "validation": {"every": 1000, "images": 42, "num_samples": 16, "calibration_images": 0},
     "save_every": 100,
+    "precision": "auto",
 }
 
 
