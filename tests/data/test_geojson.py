@@ -68,6 +68,18 @@ def test_a_folder_of_annotations_is_a_rater(tmp_path):
     assert (example.raters[0] == example.raters[1]).all()
 
 
+def test_names_of_classes_may_contain_anything(tmp_path):
+    name = "tumor\nignore: 1\x7f"
+    for i in range(3):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "labels/ana").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random_map(i, 200)).save(tmp_path / f"images/p{i}.png")
+        (tmp_path / f"labels/ana/p{i}.geojson").write_text(json.dumps([feature(name, SQUARE)]))
+    config = init_folder(tmp_path)
+    assert (config.class_names, config.ignore) == (("background", name), None)
+    assert Folder("train", root=str(tmp_path)).info.class_names == config.class_names
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [

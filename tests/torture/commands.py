@@ -29,6 +29,11 @@ from tests.support.images import nifti_bytes
 from tests.torture.mutations import WORDS, Target
 from tests.torture.saved import GRAY, TINY
 
+LIMITS = ("--budget", "--repeats")
+"""Options without which a command works for minutes, as it should."""
+KEPT = ("--out", *LIMITS)
+"""Options whose values stay."""
+
 
 def commands(scratch: Path, store: Path) -> Target:
     """Write the inputs below a folder and return the target. store: a packed store."""
@@ -71,12 +76,15 @@ def commands(scratch: Path, store: Path) -> Target:
 
 
 def _mutate_words(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Change words of a command, except its name and the folders it writes: no word leads out of the current folder."""
+    """Change words of a command: no word leads out of the current folder, and what limits its work stays.
+
+    Its name and the folders that it writes stay, too.
+    """
     words: list[str] = json.loads(content)
     strange = [word.replace("\x00", "") for word in WORDS if not word.startswith(("/", ".."))]
     for _ in range(rng.choice((1, 2))):
         i = rng.randrange(1, len(words))
-        if words[i - 1] != "--out" and not words[i].startswith("steps"):
+        if words[i - 1] not in KEPT and not words[i].startswith(("steps", *LIMITS)):
             words[i] = rng.choice((*strange, *json.loads(rng.choice(others))[1:]))
     return json.dumps(words).encode()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pickle
 import sqlite3
@@ -312,6 +313,50 @@ def test_numpy_functions_that_load_files_are_refused(tmp_path):
     file.write_bytes(b"cnumpy\nload\n(S'/etc/hostname'\ntR.")
     with pytest.raises(UserError, match="numpy.load"):
         read_arrays(file)
+
+
+class Odd:
+    """An object that is pickled as a call and a state of the result."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+EMPTY_ARRAY = np.zeros(1).__reduce__()[:2]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Odd(np.dtype, ("f8", False, True), (3, "<", None, None, None, -1, -1, 1)),  # flag of objects
+        Odd(np.dtype, ("f8", False, True), (3, "<", None, None, None, 1, -1, 0)),  # another size
+        Odd(*EMPTY_ARRAY, (1, (2**32, 2**32), np.dtype("f8"), False, "")),  # its size in bytes overflows to 0
+        Odd(*EMPTY_ARRAY, (1, (-1, -1), np.dtype("u1"), False, "a")),
+        Odd(*EMPTY_ARRAY, {"flags": 1}),
+        Odd(codecs.encode, ("text", "latin1"), {"a": 1}),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_states_that_would_crash_numpy_are_refused(tmp_path, odd, protocol):
+    file = tmp_path / "odd.pickle"
+    file.write_bytes(pickle.dumps([odd], protocol))
+    with pytest.raises(UserError, match="a state of .* that arrays do not have"):
+        read_arrays(file)
+
+
+@pytest.mark.parametrize("kind", ["<f8", ">f8", "|b1", ">u2", "S5", "<U3", ">U3"])
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_arrays_of_every_order_of_bytes_are_read(tmp_path, kind, protocol):
+    array = np.arange(6).reshape(2, 3).astype(kind)
+    file = tmp_path / "fine.pickle"
+    file.write_bytes(pickle.dumps([array, array.T, array.dtype], protocol))
+    got, turned, kept = read_arrays(file)
+    np.testing.assert_array_equal(got, array)
+    np.testing.assert_array_equal(turned, array.T)
+    assert kept == array.dtype
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05", b"not a pickle", pickle.dumps([1, 2])[:-1]])

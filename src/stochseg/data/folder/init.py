@@ -141,13 +141,11 @@ def _describe(files: FolderFiles, known: Mapping[str, Any], settings: Mapping[st
     unknown = [key for key in settings if key not in values]
     if unknown:
         raise unknown_name(f"key of {DESCRIPTION}:", unknown[0], values)
-    found = {
-        "labels_found": labels_found,
-        "images_found": images_found,
-        "groups_found": "in their names: none" if group is None else describe_groups(group, files.images),
-    }
+    groups_found = "in their names: none" if group is None else describe_groups(group, files.images)
+    comments = {"labels_found": labels_found, "images_found": images_found, "groups_found": groups_found}
     texts = {key: _flow(value) for key, value in {**values, **settings}.items()}
     volumes = _VOLUMES.format(**texts) if dims == 3 or space.keys() & settings.keys() else ""
+    found = {key: _on_one_line(text) for key, text in comments.items()}
     return _TEMPLATE.format(**found, init=INIT, volumes=volumes, **texts)
 
 
@@ -159,6 +157,11 @@ def _check_several(groups: Mapping[str, Sequence[str]]) -> None:
             f"between train and val: add images of others. If each image is of another patient: {INIT} FOLDER "
             f"'group={ALONE}'; to put all into train: {INIT} FOLDER 'group=^({re.escape(group)})'"
         )
+
+
+def _on_one_line(text: str) -> str:
+    """Escape what would end a comment or is not allowed in one: names of files and classes may contain anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _flow(value: object) -> str:

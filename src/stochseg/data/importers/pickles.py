@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import pickle
 import re
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,34 @@ class ArrayUnpickler(pickle._Unpickler):
         if (place, name) in _NAMES:
             return _NAMES[place, name]
         raise _MoreThanArrays(f"the name {module}.{name}")
+
+    def load_build(self) -> None:
+        """Check the state of an array or of the type of its numbers: numpy trusts it, and a wrong one crashes it."""
+        target, state = self.stack[-2:]
+        if not (_is_order(target, state) if isinstance(target, np.dtype) else _is_content(target, state)):
+            raise _MoreThanArrays(f"a state of {type(target).__name__} that arrays do not have")
+        super().load_build()
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
+
+
+def _is_order(kind: np.dtype[Any], state: object) -> bool:
+    """Whether a state sets nothing but the order of bytes."""
+    return any(state == kind.newbyteorder(order).__reduce__()[2] for order in "<>|")
+
+
+def _is_content(target: object, state: object) -> bool:
+    """Whether a state is (version, shape, type, Fortran order, bytes), with as many bytes as the shape asks for."""
+    if not (isinstance(target, np.ndarray) and isinstance(state, tuple) and len(state) == 5):
+        return False
+    _, shape, kind, _, content = state
+    return (
+        isinstance(shape, tuple)
+        and all(isinstance(n, int) and n >= 0 for n in shape)
+        and isinstance(kind, np.dtype)
+        and isinstance(content, (bytes, str))
+        and len(content) == math.prod(shape) * kind.itemsize
+    )
 
 
 _NAMES: dict[tuple[str, str], Any] = {
