@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from stochseg.errors import UserError
 
+_PLAIN: dict[int, Any] = pickle._Unpickler.dispatch
+"""What the instructions of a pickle do."""
+
 
 class _MoreThanArrays(pickle.UnpicklingError):
     """The file refers to something that is not data."""
@@ -70,6 +73,8 @@ class ArrayUnpickler(pickle._Unpickler):
     in C, where a file of ten bytes can ask for a table of 30 GB.
     """
 
+    stack: list[Any]
+
     def find_class(self, module: str, name: str) -> Any:
         # Array pickles refer to private modules of numpy, which moved between its versions 1 and 2.
         place = module.replace("numpy._core.", "numpy.core.")
@@ -82,14 +87,14 @@ class ArrayUnpickler(pickle._Unpickler):
         target, state = self.stack[-2:]
         if not (_is_order(target, state) if isinstance(target, np.dtype) else _is_content(target, state)):
             raise _MoreThanArrays(f"a state of {type(target).__name__} that arrays do not have")
-        super().load_build()
+        _PLAIN[pickle.BUILD[0]](self)
 
-    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
+    dispatch: ClassVar[dict[int, Any]] = {**_PLAIN, pickle.BUILD[0]: load_build}
 
 
 def _is_order(kind: np.dtype[Any], state: object) -> bool:
     """Whether a state sets nothing but the order of bytes."""
-    return any(state == kind.newbyteorder(order).__reduce__()[2] for order in "<>|")
+    return any(state == each.__reduce__()[2] for each in (kind, kind.newbyteorder()))
 
 
 def _is_content(target: object, state: object) -> bool:
