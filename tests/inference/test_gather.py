@@ -120,6 +120,36 @@ def test_pictures_of_raters_in_a_folder_of_folders(tmp_path):
     assert np.allclose(tifffile.imread(outcome.folder / "mean.tif"), Samples.from_labels(maps).mean[0], atol=1e-6)
 
 
+def test_a_number_at_the_end_of_a_name_is_no_channel_of_nnunet(tmp_path):
+    maps = np.random.default_rng(0).integers(0, 2, (3, 2, 8, 9)).astype(np.uint8)
+    for i, members in enumerate(maps):
+        for name, each in zip(("images", "labels/ana", "labels/ben"), (members[0] + i, *members), strict=True):
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(each).save(tmp_path / name / f"img_{i:04d}.png")
+    outcomes = gather(tmp_path / "labels", tmp_path / "out", tmp_path / "images")
+    assert [outcome.problem for outcome in outcomes] == [""] * 3
+    for i, outcome in enumerate(outcomes):
+        assert outcome.folder.name == f"img_{i:04d}"
+        assert read_result(outcome.folder)["inputs"][0]["file"].endswith(f"images/img_{i:04d}.png")
+    one = "img_0001.png"
+    files = [tmp_path / f"labels/{name}/{one}" for name in ("ana", "ben")]
+    (outcome,) = gather(files, tmp_path / "x", tmp_path / "images" / one)
+    assert (outcome.status, outcome.folder.name) == ("done", "img_0001")
+
+
+def test_a_folder_with_two_series_is_not_the_image_of_a_case(tmp_path):
+    scan = ct(size=(4, 20, 18), center=(2, 9, 9))
+    for series in ("p1/ct", "p1/pet"):
+        write_volume(tmp_path / "images" / series, scan)
+    for file in (tmp_path / "images/p1").glob("*/*"):
+        file.rename(tmp_path / f"images/p1/{file.parent.name}-{file.name}")
+    for member in ("ana", "ben"):
+        (tmp_path / member).mkdir()
+        write_nifti(tmp_path / member / "p1.nii.gz", (scan > 0).astype(np.uint8))
+    outcomes = gather([tmp_path / "ana", tmp_path / "ben"], tmp_path / "out", tmp_path / "images")
+    assert "expected one DICOM series in a folder named p1, got 2" in outcomes[0].problem
+
+
 def test_a_folder_per_case(tmp_path):
     maps = np.random.default_rng(0).integers(0, 3, (4, 8, 9)).astype(np.uint8)
     (tmp_path / "mc/x").mkdir(parents=True)
