@@ -171,6 +171,12 @@ def test_one_soft_map_is_sampled_with_its_margins(tmp_path):
     assert (read(other.folder, "samples") != samples).any()
 
 
+def test_probabilities_slightly_outside_0_and_1_have_an_entropy(tmp_path):
+    np.save(tmp_path / "p.npy", np.stack([np.full((8, 8), 1.004), np.full((8, 8), -0.004)], -1))
+    (outcome,) = gather(tmp_path / "p.npy", tmp_path / "out")
+    assert (tifffile.imread(outcome.folder / "entropy.tif") == 0).all()
+
+
 def test_eight_bit_soft_maps_are_probabilities_when_said(tmp_path):
     soft = (np.arange(64).reshape(8, 8) * 4).astype(np.uint8)
     Image.fromarray(soft).save(tmp_path / "p.png")

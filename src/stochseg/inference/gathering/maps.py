@@ -149,7 +149,7 @@ def _checked(soft: FloatArray, where: str) -> FloatArray:
     """Probabilities "l s h w"; pixels that nnU-Net cropped away, with zeros for all labels, become background."""
     soft[0][soft.sum(0) == 0] = 1
     check_probabilities(torch.from_numpy(soft), where, axis=0)
-    return soft
+    return soft.clip(0, 1)  # rounded values may be slightly outside
 
 
 # --- archives of nnU-Net ---------------------------------------------------------------------------------
