@@ -208,9 +208,14 @@ def test_problems_of_a_case_leave_the_others(folds, tmp_path):
 @pytest.mark.parametrize(
     ("values", "options", "match"),
     [
-        ([np.full((4, 4), 3, np.uint8)] * 2, {}, "occur in no prediction"),
+        ([np.full((4, 4), 3, np.uint8)] * 2, {}, "has label 3, but the labels 1, 2 occur in no prediction"),
+        ([np.full((4, 4), 10**9)] * 2, {}, "expected labels from 0 to 65534, got 1000000000 to 1000000000"),
+        ([np.full((4, 4), np.inf)] * 2, {}, "expected labels from 0 to 65534, got inf"),
+        ([np.full((4, 4), np.nan)] * 2, {}, "got NaN"),
+        ([np.zeros((4, 4, 3), np.uint8)] * 2, {}, "got 3 values per pixel"),
+        ([np.full((4, 4), 200, np.int16)] * 2, {"kind": "probabilities"}, "unsigned integers of 8 or 16 bits"),
         ([np.full((4, 4), 3, np.uint8)] * 2, {"classes": ("a", "b")}, "expected labels of 2 classes"),
-        ([np.zeros((4, 4), np.uint8)], {}, "shows no variation"),
+        ([np.zeros((4, 4))], {}, "is read as labels without --kind probabilities"),
         ([np.full((4, 4), 1.5)] * 2, {}, "apply a sigmoid"),
         ([np.full((3, 4, 4), 1 / 3), np.full((2, 4, 4), 1 / 2)], {}, "expected probabilities of 3 classes"),
         ([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], {}, "expected the size 4×4"),
@@ -224,9 +229,10 @@ def test_wrong_maps_are_refused(tmp_path, run, values, options, match):
         np.save(files[-1], each, allow_pickle=True)
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "image.png")
     names = ["--classes", ",".join(options["classes"])] if "classes" in options else []
+    names += ["--kind", options["kind"]] if "kind" in options else []
     code, _, messages = run("gather", *files, "--images", tmp_path / "image.png", "--out", tmp_path / "out", *names)
     assert code in (1, 2)
-    assert match in messages
+    assert match in " ".join(messages.split())
 
 
 def test_members_of_different_label_sets_are_refused(folds, tmp_path, run):

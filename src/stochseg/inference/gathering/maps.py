@@ -20,6 +20,7 @@ from stochseg.inference.gathering.cases import Member
 from stochseg.inference.gathering.grids import array_shape, on_grid
 from stochseg.inference.result import FloatArray
 from stochseg.inference.stacks import Stack
+from stochseg.limits import MAX_CLASSES
 from stochseg.types.samples import check_probabilities
 
 MASK = 255
@@ -118,15 +119,25 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
     """Labels "s h w", or probabilities "s h w" of the foreground or "s h w l" of all labels."""
     if slices.ndim == 4 and slices.shape[-1] == 1:
         slices = slices[..., 0]
-    scaled = slices.dtype.kind in "ui" and kind == "probabilities"
-    if scaled:
+    if slices.dtype.kind in "ui" and kind == "probabilities":
+        if slices.dtype.kind == "i" or slices.dtype.itemsize > 2:
+            raise UserError(
+                f"{where}: expected probabilities as floats in 0..1, or as unsigned integers of 8 or 16 bits, whose "
+                f"highest value is 1, got {slices.dtype}; convert them"
+            )
         slices = slices / np.float32(np.iinfo(slices.dtype).max)
     whole = slices.dtype.kind in "bui" or (slices.ndim == 3 and bool((slices == np.rint(slices)).all()))
     if kind == "labels" or (kind == "auto" and whole):
         if slices.ndim != 3 or not whole:
-            raise UserError(f"{where}: expected one whole number per pixel as label, got shape {slices.shape}")
+            got = f"{slices.shape[-1]} values per pixel" if slices.ndim > 3 else "fractions"
+            raise UserError(
+                f"{where}: expected one whole number per pixel as label, got {got}; save label maps without colors, or "
+                "pass --kind probabilities"
+            )
         return Map(_labels(slices, where))
     soft = slices.astype(np.float32)
+    if np.isnan(soft).any():
+        raise UserError(f"{where}: expected labels or probabilities, got NaN (not a number); predict again")
     if soft.ndim == 3:
         if not (soft.min() >= 0 and soft.max() <= 1):  # NaN fails, too
             raise UserError(
@@ -138,9 +149,10 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
 
 
 def _labels(slices: Pixels, where: str) -> npt.NDArray[np.int64]:
+    low, high = slices.min(), slices.max()
+    if not 0 <= low <= high < MAX_CLASSES:
+        raise UserError(f"{where}: expected labels from 0 to {MAX_CLASSES - 1}, got {low} to {high}; is it an image?")
     labels = slices.astype(np.int64)
-    if labels.min() < 0:
-        raise UserError(f"{where}: expected labels of at least 0, got {int(labels.min())}")
     is_mask = labels.max() == MASK and not ((labels != 0) & (labels != MASK)).any()
     return np.where(labels == MASK, 1, labels) if is_mask else labels
 
