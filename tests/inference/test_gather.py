@@ -74,6 +74,21 @@ def test_archives_that_the_reader_turned_are_turned_back(folds, tmp_path):
     assert np.allclose(read(tmp_path / "out/a", "mean"), np.moveaxis(expected, 0, -1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("reader", "turned"), [("NibabelIOWithReorient", True), ("SimpleITKIO", False), ("", False)])
+def test_plans_tell_the_order_of_an_archive_next_to_an_empty_label_map(tmp_path, reader, turned):
+    soft = softmax_field(SHAPE, 0, 2)
+    soft[1] *= 0.45
+    soft[0] = 1 - soft[1]
+    for member in ("one", "two"):
+        write_fold(tmp_path / member, {"a": soft}, AFFINE, turned=turned)
+        (tmp_path / member / "dataset.json").unlink()
+        if reader:
+            (tmp_path / member / "plans.json").write_text(json.dumps({"image_reader_writer": reader}))
+    gather([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
+    assert not read(tmp_path / "out/a", "samples").any()
+    assert np.allclose(read(tmp_path / "out/a", "mean"), np.moveaxis(soft, 0, -1), atol=1e-3)
+
+
 def test_an_archive_of_another_model_is_refused(folds, tmp_path):
     np.savez(tmp_path / "fold_0/a.npz", probabilities=np.roll(folds[0]["a"], 1, 0).transpose(0, 3, 2, 1))
     outcomes = gather([tmp_path / "fold_0", tmp_path / "fold_1"], tmp_path / "out")

@@ -21,12 +21,17 @@ from stochseg.inference.gathering.grids import array_shape, on_grid
 from stochseg.inference.result import FloatArray
 from stochseg.inference.stacks import Stack
 from stochseg.limits import MAX_CLASSES
+from stochseg.models.io import read_json
 from stochseg.types.samples import check_probabilities
 
 MASK = 255
 """The foreground of masks that were saved as pictures."""
 AGREEMENT = 0.99
 """Part of the voxels with a foreground label at which an archive must agree with the label map next to it."""
+
+PLANS = "plans.json"
+TURNING = "NibabelIOWithReorient"
+"""nnU-Net's reader that turns images to RAS."""
 
 
 @dataclass(frozen=True)
@@ -173,16 +178,19 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
     Args:
         file: The archive. The .pkl next to it is not read: it could run code.
         stack: The image.
-        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered.
+        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered; where
+            it does not, plans.json does.
     """
     _, values = arrays.read_array(file, ("probabilities", "softmax"))
     if values.ndim != 4 or values.dtype.kind != "f":
         raise UserError(f'{file}: expected probabilities "l z y x" of nnU-Net, got shape {values.shape} {values.dtype}')
     checked = [_checked(each, str(file)) for each in _orders(values.astype(np.float32), stack, file)]
+    if _is_turned(file.parent):
+        checked.reverse()
     if labels is None:
         return checked[0]
     scores = [_agreement(each, labels) for each in checked]
-    best = int(np.argmax(scores))
+    best = int(np.argmax(scores))  # the first of equal ones, such as those of an empty label map
     if scores[best] < AGREEMENT:
         raise UserError(
             f"{file}: the most probable labels agree with the label map next to it at {scores[best]:.0%} of the "
@@ -190,6 +198,13 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
             "label maps alone (remove the .npz), or predict again with --save_probabilities"
         )
     return checked[best]
+
+
+def _is_turned(folder: Path) -> bool:
+    """Whether nnU-Net's plans next to its predictions name the reader that turns images to RAS."""
+    with suppress(UserError):
+        return read_json(folder / PLANS).get("image_reader_writer") == TURNING
+    return False
 
 
 def _orders(values: FloatArray, stack: Stack, file: Path) -> list[FloatArray]:
