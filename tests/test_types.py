@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -213,3 +214,48 @@ def test_intensities_must_fit_the_channels():
     info = DatasetInfo.parse({"num_classes": 2, "image_channels": 2, "intensities": four})
     assert DatasetInfo.parse(info.model_dump(mode="json")) == info
     assert "intensities" not in DatasetInfo(num_classes=2, image_channels=1).model_dump()
+
+
+LABELS = np.random.default_rng(0).integers(0, 3, (5, 4, 6, 7))
+SOFT = np.random.default_rng(0).dirichlet([1, 1, 1], (5, 6, 7)).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x[..., ::-1], lambda x: x.astype(x.dtype.newbyteorder(">")), lambda x: [torch.tensor(m) for m in x]],
+    ids=["flipped", "big-endian", "list of tensors"],
+)
+def test_arrays_of_any_memory_order_become_samples(change):
+    labels, soft = change(LABELS[:, 0]), change(SOFT)
+    drawn = Samples.from_labels(labels)
+    assert (drawn.labels[0].numpy() == np.stack([np.asarray(each) for each in labels])).all()
+    drawn = Samples.from_probabilities(soft)
+    assert np.allclose(drawn.mean[0].numpy(), np.stack([np.asarray(each) for each in soft]).mean(0), atol=1e-6)
+
+
+def test_label_maps_of_one_volume_are_recognized_by_the_info():
+    info = DatasetInfo(num_classes=3, image_channels=1, spatial_dims=3)
+    drawn = Samples.from_labels(LABELS, info=info)
+    assert (drawn.labels[0].numpy() == LABELS).all()
+    with pytest.raises(UserError, match="from_labels: expected integers"):
+        Samples.from_labels(LABELS[0], info=info)
+
+
+def test_probabilities_slightly_outside_0_and_1_have_an_entropy():
+    soft = np.stack([np.full((3, 3), 1.004), np.full((3, 3), -0.004)])[None]
+    assert (Samples.from_probabilities(soft).entropy == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Samples.from_labels(LABELS[:, 0], weights=[1, 1, math.inf, 1, 1]), "weights: expected finite"),
+        (lambda: Samples.from_labels([np.zeros((4, 4), int), np.zeros((4, 5), int)]), "of one shape"),
+        (lambda: Samples.from_labels(None), "from_labels: expected"),
+        (lambda: Samples.from_labels(LABELS[:, 0] * 10**12), "expected labels 0..65534"),
+        (lambda: Samples.from_probabilities(SOFT[:0]), "from_probabilities: expected floats"),
+    ],
+)
+def test_maps_that_are_no_samples_are_refused(make, says):
+    with pytest.raises(UserError, match=says):
+        make()

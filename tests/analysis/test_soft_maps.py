@@ -56,3 +56,10 @@ def test_samples_depend_on_seed_and_map_alone():
 def test_values_that_are_no_probabilities_are_refused(wrong):
     with pytest.raises(UserError, match="sample_soft_map"):
         sample_soft_map(wrong)
+
+
+def test_arrays_of_any_memory_order_and_rounding_are_sampled():
+    soft = soft_disc()
+    assert torch.equal(sample_soft_map(soft[..., ::-1], 3).mean[0], torch.tensor(soft[..., ::-1].copy()).float())
+    rounded = np.stack([np.full((3, 3), 1.004), np.full((3, 3), -0.004)])
+    assert (sample_soft_map(rounded, 3).entropy == 0).all()

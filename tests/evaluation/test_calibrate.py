@@ -103,6 +103,13 @@ def test_measures_by_name():
         choose_measures(["area of kidney"], info)
 
 
+def test_an_unknown_scaling_is_refused_before_sampling(model):
+    done = []
+    with pytest.raises(UserError, match="unknown scaling"):
+        calibrate(model, Patients(2), options=OPTIONS, scaling="x", progress=lambda *at: done.append(at))
+    assert not done
+
+
 def test_pixels_keep_their_votes_and_the_calibration_error():
     random = torch.Generator().manual_seed(0)
     mean = torch.rand(1, 3, 20, 20, generator=random).softmax(1)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from stochseg.data.example import write_example_folder
 from stochseg.data.folder import init_folder
@@ -98,6 +99,22 @@ def test_the_command_writes_a_page(tmp_path, run):
     assert all(name in page for name in ("ana", "ben", "chi", "Dice of two raters", "compared with the mean"))
     report = compare_raters(root)
     assert f"{report.agreement('dice', 1).value:.3f}" in page
+
+
+def test_distances_are_in_pixels_unless_all_images_state_their_spacing():
+    maps = random_maps(0, 2)
+    report = measure_raters([example("a", maps), example("b", maps, spacing=None)], INFO)
+    assert not report.in_mm
+    assert report.agreement("distance", 1).value == pytest.approx(surface_distance(*(maps == 1)))
+
+
+def test_raters_who_mark_nothing_have_a_page(tmp_path, run):
+    root = write_example_folder(tmp_path / "mine", count=9, size=24)
+    init_folder(root)
+    for file in root.glob("labels/*/*.png"):
+        Image.fromarray(np.zeros((24, 24), np.uint8)).save(file)
+    assert run("data", "raters", root, "--out", tmp_path / "page.html")[0] == 0
+    assert "least agreement" not in (tmp_path / "page.html").read_text()
 
 
 def test_one_rater_is_an_error(tmp_path):

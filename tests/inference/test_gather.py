@@ -74,6 +74,21 @@ def test_archives_that_the_reader_turned_are_turned_back(folds, tmp_path):
     assert np.allclose(read(tmp_path / "out/a", "mean"), np.moveaxis(expected, 0, -1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("reader", "turned"), [("NibabelIOWithReorient", True), ("SimpleITKIO", False), ("", False)])
+def test_plans_tell_the_order_of_an_archive_next_to_an_empty_label_map(tmp_path, reader, turned):
+    soft = softmax_field(SHAPE, 0, 2)
+    soft[1] *= 0.45
+    soft[0] = 1 - soft[1]
+    for member in ("one", "two"):
+        write_fold(tmp_path / member, {"a": soft}, AFFINE, turned=turned)
+        (tmp_path / member / "dataset.json").unlink()
+        if reader:
+            (tmp_path / member / "plans.json").write_text(json.dumps({"image_reader_writer": reader}))
+    gather([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
+    assert not read(tmp_path / "out/a", "samples").any()
+    assert np.allclose(read(tmp_path / "out/a", "mean"), np.moveaxis(soft, 0, -1), atol=1e-3)
+
+
 def test_an_archive_of_another_model_is_refused(folds, tmp_path):
     np.savez(tmp_path / "fold_0/a.npz", probabilities=np.roll(folds[0]["a"], 1, 0).transpose(0, 3, 2, 1))
     outcomes = gather([tmp_path / "fold_0", tmp_path / "fold_1"], tmp_path / "out")
@@ -120,6 +135,36 @@ def test_pictures_of_raters_in_a_folder_of_folders(tmp_path):
     assert np.allclose(tifffile.imread(outcome.folder / "mean.tif"), Samples.from_labels(maps).mean[0], atol=1e-6)
 
 
+def test_a_number_at_the_end_of_a_name_is_no_channel_of_nnunet(tmp_path):
+    maps = np.random.default_rng(0).integers(0, 2, (3, 2, 8, 9)).astype(np.uint8)
+    for i, members in enumerate(maps):
+        for name, each in zip(("images", "labels/ana", "labels/ben"), (members[0] + i, *members), strict=True):
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(each).save(tmp_path / name / f"img_{i:04d}.png")
+    outcomes = gather(tmp_path / "labels", tmp_path / "out", tmp_path / "images")
+    assert [outcome.problem for outcome in outcomes] == [""] * 3
+    for i, outcome in enumerate(outcomes):
+        assert outcome.folder.name == f"img_{i:04d}"
+        assert read_result(outcome.folder)["inputs"][0]["file"].endswith(f"images/img_{i:04d}.png")
+    one = "img_0001.png"
+    files = [tmp_path / f"labels/{name}/{one}" for name in ("ana", "ben")]
+    (outcome,) = gather(files, tmp_path / "x", tmp_path / "images" / one)
+    assert (outcome.status, outcome.folder.name) == ("done", "img_0001")
+
+
+def test_a_folder_with_two_series_is_not_the_image_of_a_case(tmp_path):
+    scan = ct(size=(4, 20, 18), center=(2, 9, 9))
+    for series in ("p1/ct", "p1/pet"):
+        write_volume(tmp_path / "images" / series, scan)
+    for file in (tmp_path / "images/p1").glob("*/*"):
+        file.rename(tmp_path / f"images/p1/{file.parent.name}-{file.name}")
+    for member in ("ana", "ben"):
+        (tmp_path / member).mkdir()
+        write_nifti(tmp_path / member / "p1.nii.gz", (scan > 0).astype(np.uint8))
+    outcomes = gather([tmp_path / "ana", tmp_path / "ben"], tmp_path / "out", tmp_path / "images")
+    assert "expected one DICOM series in a folder named p1, got 2" in outcomes[0].problem
+
+
 def test_a_folder_per_case(tmp_path):
     maps = np.random.default_rng(0).integers(0, 3, (4, 8, 9)).astype(np.uint8)
     (tmp_path / "mc/x").mkdir(parents=True)
@@ -139,6 +184,12 @@ def test_one_soft_map_is_sampled_with_its_margins(tmp_path):
     assert np.abs(samples.mean(-1) - soft).max() <= 1 / 40 + 1e-6
     other = gather(tmp_path / "p.nii.gz", tmp_path / "far", options=GatherOptions(n=40, coherence=2.0))[0]
     assert (read(other.folder, "samples") != samples).any()
+
+
+def test_probabilities_slightly_outside_0_and_1_have_an_entropy(tmp_path):
+    np.save(tmp_path / "p.npy", np.stack([np.full((8, 8), 1.004), np.full((8, 8), -0.004)], -1))
+    (outcome,) = gather(tmp_path / "p.npy", tmp_path / "out")
+    assert (tifffile.imread(outcome.folder / "entropy.tif") == 0).all()
 
 
 def test_eight_bit_soft_maps_are_probabilities_when_said(tmp_path):
@@ -172,9 +223,14 @@ def test_problems_of_a_case_leave_the_others(folds, tmp_path):
 @pytest.mark.parametrize(
     ("values", "options", "match"),
     [
-        ([np.full((4, 4), 3, np.uint8)] * 2, {}, "occur in no prediction"),
+        ([np.full((4, 4), 3, np.uint8)] * 2, {}, "has label 3, but the labels 1, 2 occur in no prediction"),
+        ([np.full((4, 4), 10**9)] * 2, {}, "expected labels from 0 to 65534, got 1000000000 to 1000000000"),
+        ([np.full((4, 4), np.inf)] * 2, {}, "expected labels from 0 to 65534, got inf"),
+        ([np.full((4, 4), np.nan)] * 2, {}, "got NaN"),
+        ([np.zeros((4, 4, 3), np.uint8)] * 2, {}, "got 3 values per pixel"),
+        ([np.full((4, 4), 200, np.int16)] * 2, {"kind": "probabilities"}, "unsigned integers of 8 or 16 bits"),
         ([np.full((4, 4), 3, np.uint8)] * 2, {"classes": ("a", "b")}, "expected labels of 2 classes"),
-        ([np.zeros((4, 4), np.uint8)], {}, "shows no variation"),
+        ([np.zeros((4, 4))], {}, "is read as labels without --kind probabilities"),
         ([np.full((4, 4), 1.5)] * 2, {}, "apply a sigmoid"),
         ([np.full((3, 4, 4), 1 / 3), np.full((2, 4, 4), 1 / 2)], {}, "expected probabilities of 3 classes"),
         ([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], {}, "expected the size 4×4"),
@@ -188,9 +244,10 @@ def test_wrong_maps_are_refused(tmp_path, run, values, options, match):
         np.save(files[-1], each, allow_pickle=True)
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "image.png")
     names = ["--classes", ",".join(options["classes"])] if "classes" in options else []
+    names += ["--kind", options["kind"]] if "kind" in options else []
     code, _, messages = run("gather", *files, "--images", tmp_path / "image.png", "--out", tmp_path / "out", *names)
     assert code in (1, 2)
-    assert match in messages
+    assert match in " ".join(messages.split())
 
 
 def test_members_of_different_label_sets_are_refused(folds, tmp_path, run):

@@ -12,7 +12,7 @@ import torch
 from stochseg.core import NOISES, coherent_uniform, draw_categorical
 from stochseg.errors import UserError
 from stochseg.types import DatasetInfo, Samples
-from stochseg.types.samples import check_probabilities
+from stochseg.types.samples import as_tensor, check_probabilities
 
 
 def sample_soft_map(
@@ -48,7 +48,7 @@ def sample_soft_map(
     >>> sample_soft_map(soft, n=4).frequency[0, 1].tolist()
     [[0.25, 0.5, 1.0]]
     """
-    soft = torch.as_tensor(probabilities)
+    soft = as_tensor(probabilities, "sample_soft_map")
     if soft.ndim not in (3, 4) or not soft.is_floating_point() or n < 1:
         raise UserError(
             f'sample_soft_map: expected floats "l h w" or "l d h w" and n of at least 1, got shape {tuple(soft.shape)} '
@@ -65,4 +65,4 @@ def sample_soft_map(
     for i in range(n):  # one by one, because a volume is large
         uniform = coherent_uniform(make_noise([key], n, range(i, i + 1), "cpu"), 1, size, lengths)
         labels[:, i] = draw_categorical(log_p, uniform)
-    return Samples(labels, soft.float()[None].cpu(), torch.full((1, n), 1 / n), seed, info=info)
+    return Samples(labels, soft.float()[None].cpu().clamp(0, 1), torch.full((1, n), 1 / n), seed, info=info)

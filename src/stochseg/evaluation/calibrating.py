@@ -24,7 +24,7 @@ from stochseg.evaluation.compatibility import (
     without_void_label,
 )
 from stochseg.evaluation.evaluator import CaseReader
-from stochseg.evaluation.fitting import CaseScores, Key, fit_intervals, fit_margins, fit_scale
+from stochseg.evaluation.fitting import CaseScores, Key, check_scaling, fit_intervals, fit_margins, fit_scale
 from stochseg.evaluation.image_scores import Case
 from stochseg.models import Calibration, StochasticSegmenter
 from stochseg.models.sampling import SamplingOptions
@@ -83,6 +83,7 @@ def calibrate(
     """
     for confidence in confidences:
         check_confidence(confidence)
+    check_scaling(scaling)
     check_compatible(model, data)
     model.check_options(options)
     keys = choose_measures(measures, data.info)

@@ -141,6 +141,12 @@ def _finite(offset: float) -> float | None:
 # --- probabilities -------------------------------------------------------------------------------------------
 
 
+def check_scaling(choice: str) -> None:
+    """Raise a `UserError` unless it is a choice of `fit_scale`."""
+    if choice not in ("auto", "none", *KINDS):
+        raise unknown_name("scaling", choice, ("auto", "none", *KINDS))
+
+
 def fit_scale(cases: Sequence[CaseScores], choice: str) -> Scaling | None:
     """Fit the scaling of the mean probabilities.
 
@@ -152,8 +158,7 @@ def fit_scale(cases: Sequence[CaseScores], choice: str) -> Scaling | None:
     Returns:
         The scaling; None without one, and without pixels that raters labeled where foreground is likely.
     """
-    if choice not in ("auto", "none", *KINDS):
-        raise unknown_name("scaling", choice, ("auto", "none", *KINDS))
+    check_scaling(choice)
     likely = [(case.votes * (case.probabilities > 0))[case.probabilities[:, 0] <= 1 - LIKELY] for case in cases]
     usable = [case for case, votes in zip(cases, likely, strict=True) if bool(votes.sum() > 0)]
     if choice == "none" or not usable:

@@ -35,7 +35,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two raters of one image and class. distance: of their surfaces, NaN if one marked nothing."""
+    """Two raters of one image and class. distance: of their surfaces, in mm if the image states its spacing, and
+    pixels: the same in pixels; NaN if one marked nothing."""
 
     image: str
     group: str
@@ -44,6 +45,7 @@ class Pair:
     dice: float
     iou: float
     distance: float
+    pixels: float
 
 
 @dataclass
@@ -84,6 +86,7 @@ class RaterReport:
             label: The class.
             raters: Of two raters only.
         """
+        what = "pixels" if what == "distance" and not self.in_mm else what
         chosen: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for pair in self.pairs:
             if pair.label == label and raters in (None, pair.raters) and not np.isnan(getattr(pair, what)):
@@ -197,9 +200,10 @@ def _pairs(example: Example, group: str, names: tuple[str, str], maps: Any, info
         a, b = (maps == label) & known
         both, either = int((a & b).sum()), int((a | b).sum())
         if either:
-            distance = surface_distance(a, b, example.spacing)
+            pixels = surface_distance(a, b)
+            distance = pixels if example.spacing is None else surface_distance(a, b, example.spacing)
             dice, iou = 2 * both / (both + either), both / either
-            found.append(Pair(example.id, group, names, label, dice, iou, distance))
+            found.append(Pair(example.id, group, names, label, dice, iou, distance, pixels))
     return found
 
 

@@ -122,8 +122,10 @@ def _percent(estimate: Estimate) -> str:
     return f"{estimate.value:+.0%}{interval}"
 
 
-def _hardest(report: RaterReport, path: Path) -> Section:
+def _hardest(report: RaterReport, path: Path) -> Section | None:
     wanted = report.hardest(SHOWN)
+    if not wanted:  # nobody marked anything
+        return None
     splits = open_all(path)
     sheet = contact_sheet([splits[split][i] for split, i in (report.places[id] for id in wanted)], report.info)
     picture = Picture(embed_picture(sheet), "Lowest Dice first.", ", ".join(wanted), wide=True)

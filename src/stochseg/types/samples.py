@@ -16,7 +16,7 @@ from stochseg import notebook
 from stochseg.documents import parse_json
 from stochseg.errors import UserError
 from stochseg.files import replaced_file
-from stochseg.limits import check_memory
+from stochseg.limits import MAX_CLASSES, check_memory
 from stochseg.types.info import DatasetInfo
 
 Window = tuple[tuple[int, int], ...]
@@ -80,7 +80,8 @@ class Samples:
         """Take label maps that exist, such as those of an ensemble or of several raters, as samples.
 
         Args:
-            labels: integers "n h w" of one image, "b n h w" of several, or "b n d h w" of volumes.
+            labels: integers "n h w" of one image, "b n h w" of several, or "b n d h w" of volumes ("n d h w" if `info`
+                says that it is a volume).
             num_classes: labels, the background included; default: that of `info`, else the largest label + 1.
             weights: "n" or "b n", not negative; default: equal. They are scaled to a sum of 1 per image.
             info: class names and colors, if known.
@@ -94,8 +95,9 @@ class Samples:
         >>> Samples.from_labels(np.array([[[0, 1]], [[1, 1]]])).mean[0, 1].tolist()
         [[0.5, 1.0]]
         """
-        maps = _integers(labels)
+        maps = _integers(labels, info)
         classes = num_classes or (info.num_classes if info is not None else max(2, int(maps.max()) + 1))
+        classes = min(classes, MAX_CLASSES)
         if not 0 <= int(maps.min()) <= int(maps.max()) < classes:
             raise UserError(
                 f"from_labels: expected labels 0..{classes - 1}, got {int(maps.min())}..{int(maps.max())}; pass "
@@ -127,10 +129,10 @@ class Samples:
         >>> samples.labels.tolist(), [round(float(p), 2) for p in samples.mean[0, 1, 0]]
         ([[[[0, 1]], [[1, 1]]]], [0.4, 0.7])
         """
-        members = torch.as_tensor(probabilities)
+        members = as_tensor(probabilities, "from_probabilities")
         space = 3 if info is not None and info.spatial_dims == 3 else 2
         members = members[None] if members.ndim == space + 2 else members
-        if members.ndim not in (5, 6) or not members.is_floating_point():
+        if members.ndim not in (5, 6) or not members.is_floating_point() or members.numel() == 0:
             raise UserError(
                 'from_probabilities: expected floats "n l h w" of one image, "b n l h w", or "b n l d h w" of volumes, '
                 f"got shape {tuple(members.shape)} {members.dtype}"
@@ -139,7 +141,8 @@ class Samples:
         labels = members.argmax(2)
         parts = _weights(weights, labels)
         spread = parts.view(*parts.shape, *[1] * (members.ndim - 2)).to(members)
-        return cls(labels, (members * spread).sum(1).float(), parts, 0, info=info)
+        mean = (members * spread).sum(1).float().clamp(0, 1)  # rounded values may be slightly outside
+        return cls(labels, mean, parts, 0, info=info)
 
     @property
     def num_classes(self) -> int:
@@ -251,15 +254,33 @@ def check_probabilities(values: Tensor, where: str, axis: int) -> None:
         )
 
 
-def _integers(labels: Any) -> Tensor:
+def as_tensor(values: Any, where: str) -> Tensor:
+    """A tensor of an array of any strides and byte order, or of a list of arrays or tensors.
+
+    Raises:
+        UserError: if they are no numbers, or have several shapes.
+    """
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{where}: expected an array or a tensor of numbers, or a list of some of one shape: {error}"
+        ) from None
+
+
+def _integers(labels: Any, info: DatasetInfo | None) -> Tensor:
     """Label maps as "b n *space" int64."""
-    maps = torch.as_tensor(np.asarray(labels) if not isinstance(labels, Tensor) else labels)
-    if maps.is_floating_point() or maps.is_complex() or maps.ndim not in (3, 4, 5) or maps.numel() == 0:
+    maps = as_tensor(labels, "from_labels")
+    maps = maps[None] if maps.ndim == (4 if info is not None and info.spatial_dims == 3 else 3) else maps
+    if maps.is_floating_point() or maps.is_complex() or maps.ndim not in (4, 5) or maps.numel() == 0:
         raise UserError(
             'from_labels: expected integers "n h w" of one image, "b n h w", or "b n d h w" for volumes, got shape '
             f"{tuple(maps.shape)} {maps.dtype}"
         )
-    return (maps[None] if maps.ndim == 3 else maps).long()
+    return maps.long()
 
 
 def _weights(weights: Any, labels: Tensor) -> Tensor:
@@ -269,11 +290,13 @@ def _weights(weights: Any, labels: Tensor) -> Tensor:
         return torch.full(shape, 1 / shape[1], device=labels.device)
     given = torch.as_tensor(weights, dtype=torch.float64, device=labels.device)
     given = given.expand(shape) if given.shape == shape[1:] else given
-    if given.shape != shape or not bool((given >= 0).all()) or not bool((given.sum(1) > 0).all()):
+    total = given.sum(-1, keepdim=True)
+    if given.shape != shape or not bool((given >= 0).all() and (total > 0).all() and total.isfinite().all()):
         raise UserError(
-            f'weights: expected numbers of at least 0, "n" or "b n" {tuple(shape)}, got shape {tuple(given.shape)}'
+            f'weights: expected finite numbers of at least 0, not all 0, "n" or "b n" {tuple(shape)}, got shape '
+            f"{tuple(given.shape)}"
         )
-    return (given / given.sum(1, keepdim=True)).float()
+    return (given / total).float()
 
 
 def reaches_border(marked: Tensor, window: Window | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,18 +75,13 @@ def find_cases(inputs: Iterable[str | Path], images: Sequence[str | Path], optio
         if strange:
             raise UserError(f"{strange[0]}: expected a prediction, one of {', '.join(SUFFIXES)}")
         only = found.sources[0].name if found and len(found.sources) == 1 else stem(files[0].name)
-        return _with_images([Case(without_channel(only), _as_members(files))], found)
+        return _with_images([Case(only.removesuffix(FIRST), _as_members(files))], found)
     folders = _folders(paths)
     named = {folder: _predictions(folder) for folder in folders}
     if options.layout == "cases":
         cases = [Case(folder.resolve().name, tuple(found_in.values())) for folder, found_in in named.items()]
         return _with_images(cases, found)
     return _with_images(_by_case(_unique_names(folders), list(named.values())), found)
-
-
-def without_channel(name: str) -> str:
-    """The name of a case without the channel of nnU-Net's image files."""
-    return CHANNEL.sub("", name)
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
@@ -155,14 +151,23 @@ def _with_images(cases: list[Case], found: Found | None) -> list[Case]:
     """Add the images by name; those of nnU-Net by the name of their first channel. One image is that of one case."""
     if found is None:
         return cases
-    sources = [s for s in found.sources if not CHANNEL.search(s.name) or s.name.endswith(FIRST)]
-    if len(cases) == len(sources) == 1:
-        return [replace(cases[0], image=sources[0])]
-    by_name = {source.files[0].parent.name: source for source in sources if len(source.files) > 1}
-    by_name |= {without_channel(source.name): source for source in sources}
+    firsts = [s for s in found.sources if not CHANNEL.search(s.name) or s.name.endswith(FIRST)] or found.sources
+    series = [source for source in found.sources if len(source.files) > 1]
+    parents = Counter(source.files[0].parent.name for source in series)
+    by_name = {name: s for s in series if parents[name := s.files[0].parent.name] == 1}
+    by_name |= {source.name.removesuffix(FIRST): source for source in firsts}
+    by_name |= {source.name: source for source in found.sources}  # a number may be part of a name, too
+    if len(cases) == len(firsts) == 1:
+        by_name.setdefault(cases[0].name, firsts[0])
     return [
         replace(case, image=by_name[case.name])
         if case.name in by_name
-        else replace(case, problem=f"no image is named {case.name}; add it to --images, or leave out --images")
+        else replace(case, problem=_no_image(case.name, parents[case.name]))
         for case in cases
     ]
+
+
+def _no_image(case: str, series: int) -> str:
+    if series > 1:
+        return f"expected one DICOM series in a folder named {case}, got {series}; move the others out of --images"
+    return f"no image is named {case}; add it to --images, or leave out --images"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stochseg.data.nnunet import DATASET, label_names
@@ -44,21 +44,23 @@ def stated_info(names: Sequence[str]) -> DatasetInfo:
     )
 
 
-def found_info(num_classes: int, found: set[int]) -> DatasetInfo:
+def found_info(num_classes: int, found: Mapping[int, str]) -> DatasetInfo:
     """Facts about classes without names.
 
     Args:
         num_classes: The number of classes that all maps need.
-        found: Label values that occur.
+        found: Label values that occur, each with a case that has it.
 
     Raises:
         UserError: Label values have gaps.
     """
-    gaps = sorted(set(range(1, max(found, default=0))) - found)
+    highest = max(found, default=0)
+    gaps = [label for label in range(1, highest) if label not in found]
     if gaps:
+        few = ", ".join(map(str, gaps[:5])) + (" …" if len(gaps) > 5 else "")
         raise UserError(
-            f"the labels {gaps[:5]} occur in no prediction, but higher ones do; if they are classes, name all with "
-            "--classes, otherwise number the classes without gaps"
+            f"{found[highest]}: a prediction of this case has label {highest}, but the labels {few} occur in no "
+            "prediction; if they are classes, name all with --classes, otherwise number the classes without gaps"
         )
     return DatasetInfo(name="gathered", num_classes=max(2, num_classes), image_channels=1)
 

@@ -20,12 +20,18 @@ from stochseg.inference.gathering.cases import Member
 from stochseg.inference.gathering.grids import array_shape, on_grid
 from stochseg.inference.result import FloatArray
 from stochseg.inference.stacks import Stack
+from stochseg.limits import MAX_CLASSES
+from stochseg.models.io import read_json
 from stochseg.types.samples import check_probabilities
 
 MASK = 255
 """The foreground of masks that were saved as pictures."""
 AGREEMENT = 0.99
 """Part of the voxels with a foreground label at which an archive must agree with the label map next to it."""
+
+PLANS = "plans.json"
+TURNING = "NibabelIOWithReorient"
+"""nnU-Net's reader that turns images to RAS."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +124,25 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
     """Labels "s h w", or probabilities "s h w" of the foreground or "s h w l" of all labels."""
     if slices.ndim == 4 and slices.shape[-1] == 1:
         slices = slices[..., 0]
-    scaled = slices.dtype.kind in "ui" and kind == "probabilities"
-    if scaled:
+    if slices.dtype.kind in "ui" and kind == "probabilities":
+        if slices.dtype.kind == "i" or slices.dtype.itemsize > 2:
+            raise UserError(
+                f"{where}: expected probabilities as floats in 0..1, or as unsigned integers of 8 or 16 bits, whose "
+                f"highest value is 1, got {slices.dtype}; convert them"
+            )
         slices = slices / np.float32(np.iinfo(slices.dtype).max)
     whole = slices.dtype.kind in "bui" or (slices.ndim == 3 and bool((slices == np.rint(slices)).all()))
     if kind == "labels" or (kind == "auto" and whole):
         if slices.ndim != 3 or not whole:
-            raise UserError(f"{where}: expected one whole number per pixel as label, got shape {slices.shape}")
+            got = f"{slices.shape[-1]} values per pixel" if slices.ndim > 3 else "fractions"
+            raise UserError(
+                f"{where}: expected one whole number per pixel as label, got {got}; save label maps without colors, or "
+                "pass --kind probabilities"
+            )
         return Map(_labels(slices, where))
     soft = slices.astype(np.float32)
+    if np.isnan(soft).any():
+        raise UserError(f"{where}: expected labels or probabilities, got NaN (not a number); predict again")
     if soft.ndim == 3:
         if not (soft.min() >= 0 and soft.max() <= 1):  # NaN fails, too
             raise UserError(
@@ -138,9 +154,10 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
 
 
 def _labels(slices: Pixels, where: str) -> npt.NDArray[np.int64]:
+    low, high = slices.min(), slices.max()
+    if not 0 <= low <= high < MAX_CLASSES:
+        raise UserError(f"{where}: expected labels from 0 to {MAX_CLASSES - 1}, got {low} to {high}; is it an image?")
     labels = slices.astype(np.int64)
-    if labels.min() < 0:
-        raise UserError(f"{where}: expected labels of at least 0, got {int(labels.min())}")
     is_mask = labels.max() == MASK and not ((labels != 0) & (labels != MASK)).any()
     return np.where(labels == MASK, 1, labels) if is_mask else labels
 
@@ -149,7 +166,7 @@ def _checked(soft: FloatArray, where: str) -> FloatArray:
     """Probabilities "l s h w"; pixels that nnU-Net cropped away, with zeros for all labels, become background."""
     soft[0][soft.sum(0) == 0] = 1
     check_probabilities(torch.from_numpy(soft), where, axis=0)
-    return soft
+    return soft.clip(0, 1)  # rounded values may be slightly outside
 
 
 # --- archives of nnU-Net ---------------------------------------------------------------------------------
@@ -161,16 +178,19 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
     Args:
         file: The archive. The .pkl next to it is not read: it could run code.
         stack: The image.
-        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered.
+        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered; where
+            it does not, plans.json does.
     """
     _, values = arrays.read_array(file, ("probabilities", "softmax"))
     if values.ndim != 4 or values.dtype.kind != "f":
         raise UserError(f'{file}: expected probabilities "l z y x" of nnU-Net, got shape {values.shape} {values.dtype}')
     checked = [_checked(each, str(file)) for each in _orders(values.astype(np.float32), stack, file)]
+    if _is_turned(file.parent):
+        checked.reverse()
     if labels is None:
         return checked[0]
     scores = [_agreement(each, labels) for each in checked]
-    best = int(np.argmax(scores))
+    best = int(np.argmax(scores))  # the first of equal ones, such as those of an empty label map
     if scores[best] < AGREEMENT:
         raise UserError(
             f"{file}: the most probable labels agree with the label map next to it at {scores[best]:.0%} of the "
@@ -178,6 +198,13 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
             "label maps alone (remove the .npz), or predict again with --save_probabilities"
         )
     return checked[best]
+
+
+def _is_turned(folder: Path) -> bool:
+    """Whether nnU-Net's plans next to its predictions name the reader that turns images to RAS."""
+    with suppress(UserError):
+        return read_json(folder / PLANS).get("image_reader_writer") == TURNING
+    return False
 
 
 def _orders(values: FloatArray, stack: Stack, file: Path) -> list[FloatArray]:

@@ -132,7 +132,10 @@ def combine(maps: Sequence[Map], info: DatasetInfo, stack: Stack, options: Gathe
     """
     if len(maps) == 1:
         if maps[0].probabilities is None:
-            raise UserError("one label map shows no variation; gather several, or a map of probabilities")
+            raise UserError(
+                "one label map shows no variation; gather several, or a map of probabilities (one of zeros and ones "
+                "alone is read as labels without --kind probabilities)"
+            )
         return _sample(maps[0].probabilities, info, stack, options)
     n, (slices, *size) = len(maps), stack.values.shape[:3]
     labels = np.empty((slices, n, *size), label_type(info.num_classes))
@@ -177,12 +180,12 @@ def _read_image(case: Case, options: GatherOptions) -> Stack:
 
 def _scan(cases: Sequence[Case], options: GatherOptions) -> DatasetInfo:
     """Read all maps to find the number of classes, which no file states."""
-    found, most = set[int](), 2
+    found, most = dict[int, str](), 2
     for case in cases:
         maps, _ = attempt(partial(_read, case, options))
         for each in maps[1] if maps is not None else ():  # problems are reported when the case is gathered
             most = max(most, each.num_classes)
-            found |= set() if each.labels is None else set(np.unique(each.labels).tolist())
+            found |= {} if each.labels is None else dict.fromkeys(np.unique(each.labels).tolist(), case.where)
     return found_info(most, found)
 
 
