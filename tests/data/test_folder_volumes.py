@@ -386,6 +386,15 @@ def test_resampling_keeps_places_and_never_mixes_labels(tmp_path):
             assert np.mean(new[axis][record.raters[0] == label]) == pytest.approx(stored_center, abs=1.0)
 
 
+def test_slices_of_a_tilted_gantry_are_as_far_apart_as_their_planes(tmp_path):
+    affine = upright((0.7, 1.3, 2.5))
+    affine[1, 2] = 1.5
+    write_nifti(tmp_path / "images/a.nii.gz", np.zeros((5, 6, 4), np.int16), affine)
+    write_nifti(tmp_path / "labels/ana/a.nii.gz", np.ones((5, 6, 4), np.uint8), affine)
+    init_folder(tmp_path)
+    assert records(tmp_path)["a"].spacing == pytest.approx((2.5, 1.3, 0.7))
+
+
 def test_coarser_images_are_averages(tmp_path):
     """Without aliasing: stripes of one voxel become gray, not stripes."""
     root = tmp_path / "mine"

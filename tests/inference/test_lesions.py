@@ -115,6 +115,18 @@ def test_the_segmentation_lies_where_the_nodule_is(tmp_path):
     assert read_result(folder / "lesions/upper lobe")["coupling"] == "shared"
 
 
+def test_a_tilted_gantry_does_not_make_a_lesion_larger(tmp_path):
+    scan, affine = ct(), np.diag([-0.7, -1.3, 2.5, 1.0])
+    affine[1, 2] = 1.5  # every slice is displaced
+    file = write_nifti(tmp_path / "ct.nii.gz", scan, affine=affine)
+    folder = segment(bright(3), file, [Lesion("a", (POINT,))], tmp_path / "out")
+    lesion, voxels = read_result(folder)["lesions"][0], in_scan(folder, "fused").sum()
+    assert read_result(folder)["image"]["spacing_mm"] == pytest.approx([2.5, 1.3, 0.7])
+    assert lesion["classes"][1]["fused"] == pytest.approx(voxels * 0.7 * 1.3 * 2.5)
+    measured = {each["name"]: each["mean"] for each in lesion["measures"]}
+    assert measured["volume of nodule"] == pytest.approx(voxels * 0.7 * 1.3 * 2.5, abs=1e-3)
+
+
 # --- depth ----------------------------------------------------------------------------------------------
 
 

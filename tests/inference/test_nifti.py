@@ -10,11 +10,12 @@ import SimpleITK
 
 from stochseg.data.readers.nifti import Slicing
 from stochseg.errors import UserError
-from stochseg.inference import PredictOptions, predict, to_nifti
+from stochseg.inference import Lesion, PredictOptions, predict, predict_lesions, to_nifti
 from stochseg.inference.sources import read_stack
 from stochseg.inference.stacks import Lattice, read_volume
 from tests.support.oblique import expected_affine, write_series
-from tests.support.predictions import QUICK, RNG, random_samples, read_result, small_model
+from tests.support.predictions import QUICK, RNG, failure, random_samples, read_result, small_model
+from tests.support.scans import random_model
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
@@ -81,6 +82,19 @@ def test_scale_units_and_channels(tmp_path):
     assert read_volume(tmp_path / "c.nii").values.shape == (2, 5, 4, 3)
     outcome = predict(small_model(channels=3), [tmp_path / "c.nii"], tmp_path / "out", QUICK)[0]
     assert nibabel.load(outcome.folder / "fused.nii.gz").shape == (4, 5, 2)
+
+
+@pytest.mark.parametrize("count", [2, 24])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_volume_over_time_is_not_a_volume(tmp_path, dims, count):
+    image = nibabel.Nifti1Image(RNG.integers(0, 255, (30, 28, 6, count)).astype(np.uint8), np.eye(4))
+    image.to_filename(tmp_path / "a.nii")
+    message = failure(random_model(dims), tmp_path / "a.nii", tmp_path)
+    assert f"1 channel(s), got {count}" in message
+    assert "save one volume per file" in message
+    with pytest.raises(UserError, match="save one volume per file"):
+        predict_lesions(random_model(dims), tmp_path / "a.nii", [Lesion("a", ((12, 14, 3),))], tmp_path / "out", QUICK)
+    assert not (tmp_path / "out").exists()
 
 
 def test_files_with_bad_headers_fail_and_the_others_are_done(model, tmp_path):

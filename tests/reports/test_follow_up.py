@@ -69,6 +69,21 @@ def test_mistakes_exit_with_2(run, scans, arguments, says):
     assert says in said
 
 
+def test_a_scan_with_lesions_is_its_only_lesion(scans, tmp_path):
+    """`predict --at` writes a folder of lesions: result.json of the scan has no sizes."""
+    for name, ids in (("one", "a"), ("two", "ab")):
+        for id in ids:
+            shutil.copytree(scans[0], tmp_path / name / "lesions" / id)
+        record = read_result(scans[0])
+        del record["unit"], record["classes"]
+        (tmp_path / name / "result.json").write_text(json.dumps(record))
+    assert compare_predictions(tmp_path / "one", scans[1])[0].before.values.tolist() == pytest.approx(
+        np.add(volumes(scans[0], 1), volumes(scans[0], 2))
+    )
+    with pytest.raises(UserError, match=r"one lesion, got 2; pass one, such as .*lesions.a"):
+        compare_predictions(tmp_path / "two", scans[1])
+
+
 def test_missing_results_and_different_units_are_refused(run, scans, tmp_path):
     code, _, said = run("growth", scans[0], tmp_path)
     assert code == 2

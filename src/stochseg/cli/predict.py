@@ -111,8 +111,8 @@ def predict(
         bool,
         _lesion(
             "--mm",
-            help="Coordinates are millimeters, not voxels: LPS for DICOM, RAS for NIfTI. Voxels count from 0 along the "
-            "axes of a NIfTI array, or along the columns, rows and sorted slices of a DICOM series.",
+            help="Coordinates are millimeters, not voxels: RAS for NIfTI, LPS for DICOM, NRRD and MHA. Voxels count "
+            "from 0 along the axes of the array, or along the columns, rows and sorted slices of a DICOM series.",
         ),
     ] = False,
     also: opt.Also = None,

@@ -79,6 +79,7 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if stack.alpha and stack.values.ndim == 4 and stack.values.shape[-1] == model.image_channels + 1:
         stack = replace(stack, values=stack.values[..., :-1], alpha=False)
         notices.append("its alpha channel (opacity) was dropped")
+    check_channels(stack, model)
     images = _prepare_volume(stack, model) if plan.takes_volumes else _prepare(stack, model)
     size = images.shape[2:]
     plan.model_for(*size)
@@ -91,6 +92,16 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if len(images) > 1:
         notices.append(SLICES[plan.options.slices or "shared"])
     return Job(source, stack, images, files, tuple(notices))
+
+
+def check_channels(stack: Stack, model: StochasticSegmenter) -> None:
+    """Raise a `UserError` for another number of channels than the model takes, such as a volume over time."""
+    got = stack.values.shape[3] if stack.values.ndim == 4 else 1
+    if got != model.image_channels:
+        remedy = f"convert it to {'grayscale' if model.image_channels == 1 else f'{model.image_channels} channels'}"
+        if stack.lattice is not None and got > 1:
+            remedy = "of a series over time or of several contrasts, save one volume per file"
+        raise UserError(f"the model takes {model.image_channels} channel(s), got {got}; {remedy}")
 
 
 def calibration_notices(plan: Plan, cases: int) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from stochseg.analysis.regions import label_components
 from stochseg.errors import UserError
 from stochseg.inference.grids import Grid, GridAxis, cut, paste, paste_labels, scale, steps
-from stochseg.inference.jobs import SLICES, Job, calibration_notices, sample_batch
+from stochseg.inference.jobs import SLICES, Job, calibration_notices, check_channels, sample_batch
 from stochseg.inference.plan import Plan
 from stochseg.inference.points import Lesion, Place, locate
 from stochseg.inference.result import FloatArray, LabelArray, StackResult
@@ -81,6 +81,7 @@ def declared_preparation(model: StochasticSegmenter) -> Preparation:
 def locate_lesion(lesion: Lesion, stack: Stack, plan: Plan, *, mm: bool) -> Place:
     """Find a lesion in a scan, and raise a UserError if it is not in it or the model cannot take the scan."""
     place = locate(lesion, stack, mm=mm)
+    check_channels(stack, plan.model)
     if plan.takes_volumes and len(stack.values) < 2:
         raise UserError("the scan has one slice, but the model segments volumes; pass all slices, or a model of slices")
     return place

@@ -41,10 +41,9 @@ class Lattice:
 
     @property
     def spacing(self) -> tuple[float, float, float]:
-        """Millimeters between slices, rows and columns."""
-        lengths = np.linalg.norm(self.affine[:3, :3], axis=0) * self.unit
-        slices, rows, columns = (float(lengths[i]) for i in self.slicing.axes)
-        return slices, rows, columns
+        """Millimeters between slices, rows and columns; see `nifti.slice_spacing`."""
+        slices, rows, columns = nifti.slice_spacing(self.affine, self.slicing.axes)
+        return slices * self.unit, rows * self.unit, columns * self.unit
 
     def part(self, start: Sequence[int], size: Sequence[int], whole: Sequence[int]) -> Lattice:
         """The lattice of a part of the volume; start, size and whole size as slices, rows, columns."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from stochseg.analysis import Growth, Measurement, growth
 from stochseg.errors import UserError
 from stochseg.inference.result_folder import RESULT
-from stochseg.reports.saved_prediction import Result, read_result, read_sizes
+from stochseg.reports.saved_prediction import Result, find_results, read_result, read_sizes
 from stochseg.reports.volume import total_size
 
 PER_SLICE = "the slices of a volume were sampled independently of each other, so the true spread is wider than this"
@@ -19,7 +19,7 @@ def compare_predictions(
     """Compute the growth between two predicted scans.
 
     Args:
-        before: the folder of one result of `stochseg predict`, of the first scan.
+        before: the folder of one result of `stochseg predict`, of the first scan, or of one lesion in it.
         after: the same of the second scan.
         label: name of the class; None takes all foreground.
         threshold: relative change that counts as growth; 0.25 is 25%.
@@ -40,7 +40,10 @@ def compare_predictions(
 def _read(folder: Path) -> Result:
     if not (folder / RESULT).is_file():
         raise UserError(f"{folder}: expected the folder of one result of `stochseg predict`, with {RESULT} in it")
-    return read_result(folder)
+    found = find_results(folder)
+    if len(found) > 1:
+        raise UserError(f"{folder}: expected the result of one lesion, got {len(found)}; pass one, such as {found[0]}")
+    return read_result(found[0])
 
 
 def _size(result: Result, folder: Path, label: str | None) -> Measurement:

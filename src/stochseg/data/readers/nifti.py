@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -121,6 +122,17 @@ class Volume:
         spacing = np.linalg.norm(self.affine[:3, :3], axis=0)
         *_, second, last = np.argsort(spacing)
         return int(last) if spacing[last] > THICK * spacing[second] else world.index(PLANES["axial"])
+
+
+def slice_spacing(affine: npt.NDArray[np.float64], axes: Sequence[int]) -> tuple[float, float, float]:
+    """Return the distances between slices, rows and columns, whose axes of the array are `axes`.
+
+    That of slices is along their normal, so that the product is the volume of a voxel also in the sheared volume of a
+    tilted gantry.
+    """
+    lengths = np.linalg.norm(affine[:3, :3], axis=0)
+    slices, rows, columns = (float(lengths[axis]) for axis in axes)
+    return slices * float(abs(np.linalg.det(affine[:3, :3] / lengths))), rows, columns
 
 
 def read_volume(source: Path | bytes, where: str) -> Volume:

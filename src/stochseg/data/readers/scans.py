@@ -41,8 +41,8 @@ class Scan:
 
     @property
     def spacing(self) -> Spacing:
-        """Millimeters between slices, rows and columns."""
-        return tuple(np.linalg.norm(self.affine[:3, :3], axis=0).tolist())
+        """Millimeters between slices, rows and columns; see `nifti.slice_spacing`."""
+        return nifti.slice_spacing(self.affine, (0, 1, 2))
 
     def describe(self) -> str:
         """Size, spacing and position of the grid, for error messages."""
