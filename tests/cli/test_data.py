@@ -75,6 +75,17 @@ def test_import_check_show(run, folder, tmp_path):
     assert picture.std() > 10
 
 
+@pytest.mark.parametrize("target", [".", "", "/"])
+def test_a_folder_is_no_file_to_write(run, folder, target):
+    for words, match in (
+        (("import", "folder", folder, target), "expected a file to write"),
+        (("show", folder, "--out", target), "is a folder; pass the name of a file"),
+    ):
+        code, _, messages = run("data", *words)
+        assert code == 2
+        assert match in messages
+
+
 def test_volumes_init_check_show_import(run, tmp_path):
     root = tmp_path / "mine"
     for i in range(4):

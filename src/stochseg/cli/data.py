@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stochseg.cli.options import Split
+from stochseg.cli.options import Split, check_writable
 from stochseg.cli.terminal import console, log, note, problem, progress_bar, say, shell_command
 
 app = typer.Typer(help="Import, check and show data.", no_args_is_help=True, rich_markup_mode="rich")
@@ -129,7 +129,6 @@ def raters(
     with intervals by patient; writes a page."""
     from rich.table import Table
 
-    from stochseg.cli.options import check_writable
     from stochseg.reports.raters import agreement_rows, report_raters
 
     check_writable(out)
@@ -154,6 +153,7 @@ def show(
     from stochseg.data import open_path, pick_examples
     from stochseg.plotting import contact_sheet, write_figure
 
+    check_writable(out)
     data = open_path(path, split)
     write_figure(contact_sheet(pick_examples(data, count), data.info), out)
     say(f"written to {out}")

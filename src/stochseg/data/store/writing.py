@@ -59,6 +59,8 @@ def write_store(plan: Plan, out: Path, *, progress: Callable[[int, int], None] =
         ('P000-0', (1, 16, 16), ('ana', 'ben'))
     """
     h5py = load_h5py()
+    if not out.name or out.is_dir():
+        raise UserError(f"expected a file to write, such as data/mine.h5, got the folder {out}")
     scratch = out.with_name(f".{out.name}.import")
     with locked(out.parent, f".{out.name}.lock"):
         if out.exists():  # an import may have been killed after its last step
