@@ -57,7 +57,7 @@ VOLUME_DIGITS = {"covered": 3, "ged": 4, "hm_iou": 4, "slice_ged": 4}
     ("card", "results", "about", "digits", "count"),
     [
         ("lidc", "lidc-val", ("noise", "seed"), SLICE_DIGITS, 6),
-        ("lidc-3d", "lidc-3d-volumes", ("model", "slices", "seed"), VOLUME_DIGITS, 1),
+        ("lidc-3d", "lidc-3d-volumes", ("model", "slices", "seed"), VOLUME_DIGITS, 3),
         ("lidc-3d", "lidc-volumes", ("model", "slices", "seed"), VOLUME_DIGITS, 1),
     ],
 )
