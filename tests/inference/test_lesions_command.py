@@ -115,6 +115,19 @@ def _nothing(folder):
     return folder / "nowhere", (), "no such file or folder"
 
 
+@pytest.mark.parametrize("options", [(), ("--at", "12,14,5")])
+def test_a_file_without_orientation_is_told(predict, models, tmp_path, options):
+    image = nibabel.Nifti1Image(ct().T, None)
+    image.header.set_zooms((0.7, 0.7, 2.5))
+    image.to_filename(tmp_path / "a.nii")
+    code, out, err = predict(models[3], tmp_path / "a.nii", *options, "--allow-unusual-input")
+    assert code == 0
+    assert "states no orientation" in out + err
+    told = [notice for notice in read_result(tmp_path / "out/a")["notices"] if "states no orientation" in notice]
+    assert len(told) == 1
+    assert "2.5 × 0.7 × 0.7 mm" in told[0]
+
+
 @pytest.mark.parametrize("make", [_without_orientation, _picture, _gap, _two_series, _one_slice, _not_finite, _nothing])
 def test_inputs_in_which_a_point_has_no_place(predict, models, tmp_path, make):
     scan, options, message = make(tmp_path)

@@ -91,6 +91,8 @@ def test_tables(tmp_path):
     assert (first.id, first.corners, first.input) == ("left upper", ((1, 2, 3),), "ct/")
     assert (second.corners, second.input) == (((4, 5, 6.5),), "")
     assert str(second) == f"{file}, line 3 ('b')"
+    file.write_text("id,x,y,z\na,1,2,3\n,,,\n")  # as spreadsheets write empty rows
+    assert [lesion.id for lesion in read_lesions(file)] == ["a"]
 
 
 @pytest.mark.parametrize(

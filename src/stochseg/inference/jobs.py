@@ -86,6 +86,7 @@ def read_job(source: Source, files: list[dict[str, str]], plan: Plan) -> Job:
     if plan.is_large(*size) and plan.tiled is None:
         notices.append(f"taken whole: {plan.why_whole}")
     notices += _check_intensities(images, plan) + _check_size(size, model)
+    notices += orientation_notices(stack)
     stack, more = with_checked_headers(stack, model.info)
     notices += more
     notices += calibration_notices(plan, len(images))
@@ -102,6 +103,17 @@ def check_channels(stack: Stack, model: StochasticSegmenter) -> None:
         if stack.lattice is not None and got > 1:
             remedy = "of a series over time or of several contrasts, save one volume per file"
         raise UserError(f"the model takes {model.image_channels} channel(s), got {got}; {remedy}")
+
+
+def orientation_notices(stack: Stack) -> list[str]:
+    """What is assumed of a volume that does not state its orientation."""
+    if stack.lattice is None or stack.lattice.is_oriented:
+        return []
+    spacing = " × ".join(f"{step:g}" for step in stack.lattice.spacing)
+    return [
+        "the file states no orientation (sform_code and qform_code are 0): slices are shown in the order of the array, "
+        f"and voxels (slice × row × column) taken to be {spacing} mm; if that is wrong, write it again with its affine"
+    ]
 
 
 def calibration_notices(plan: Plan, cases: int) -> list[str]:

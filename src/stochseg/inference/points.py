@@ -125,7 +125,7 @@ def read_lesions(file: str | Path) -> list[Lesion]:
                 f"commas, got {','.join(names)!r}"
             )
         reader.fieldnames = names
-        lesions = [_parse_row(row, f"{file}, line {reader.line_num}") for row in reader]
+        lesions = [_parse_row(row, f"{file}, line {reader.line_num}") for row in reader if any(row.values())]
     except csv.Error as error:
         raise UserError(f"{file}, line {reader.line_num}: {error}; save it as CSV again") from None
     if not lesions:
@@ -189,7 +189,7 @@ def locate(lesion: Lesion, stack: Stack, *, mm: bool) -> Place:
     lattice = stack.lattice
     if lattice is None:
         raise UserError("a picture is no scan: expected NIfTI or DICOM with a position in space; crop it instead")
-    if mm and lattice.header is not None and not (lattice.header["sform_code"] or lattice.header["qform_code"]):
+    if mm and not lattice.is_oriented:
         raise UserError(
             "the file states no orientation (sform_code and qform_code are 0), so millimeters have no place in it; "
             "give voxels, without --mm"

@@ -16,7 +16,7 @@ from stochseg.analysis import measurements
 from stochseg.errors import UserError
 from stochseg.extras import require
 from stochseg.files import replaced_folder
-from stochseg.inference.jobs import Job, describe
+from stochseg.inference.jobs import Job, describe, orientation_notices
 from stochseg.inference.lesions import Segmented, WatchLesion, declared_preparation, locate_lesion, segment_lesion
 from stochseg.inference.pipeline import (
     LOST,
@@ -220,7 +220,8 @@ class _Task:
         files = hash_files(self.source)
         if not overwrite and is_complete(self.folder, files, self.plan, self._asked()):
             return None
-        stack, notices = read_stack(self.source.files, self.source.axis), list[str]()
+        stack = read_stack(self.source.files, self.source.axis)
+        notices = orientation_notices(stack)
         for lesion in self.lesions:
             locate_lesion(lesion, stack, self.plan, mm=self.mm)
         if stack.headers:

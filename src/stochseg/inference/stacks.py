@@ -61,6 +61,11 @@ class Lattice:
         return replace(self, affine=affine, header=header)
 
     @property
+    def is_oriented(self) -> bool:
+        """Whether the file states its orientation."""
+        return nifti.states_orientation(self.header)
+
+    @property
     def voxel(self) -> float:
         """Volume of a voxel in cubic millimeters."""
         return float(abs(np.linalg.det(self.affine[:3, :3])) * self.unit**3)

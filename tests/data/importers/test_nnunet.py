@@ -176,6 +176,15 @@ def test_one_rater_has_no_name(tmp_path):
             ),
             "one grid",
         ),
+        *(
+            (
+                lambda root, label=label: nibabel.save(
+                    nibabel.Nifti1Image(np.full((6, 5, 4), label, np.int32), AFFINE), root / "labelsTr/liver_001.nii.gz"
+                ),
+                "numbers from 0 to 65535",
+            )
+            for label in (-1, 2**16)
+        ),
     ],
 )
 def test_faults_are_named(tmp_path, change, match):

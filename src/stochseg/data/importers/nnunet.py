@@ -92,8 +92,8 @@ class Reader:
 
     def _classes(self, maps: Pixels, where: str) -> Pixels:
         """Label maps with the void label of the info; raise a UserError for labels that are no classes."""
-        if (maps != np.rint(maps)).any():
-            raise UserError(f"{where}: expected whole numbers as labels")
+        if not ((maps == np.rint(maps)) & (maps >= 0) & (maps < 2**16)).all():
+            raise UserError(f"{where}: expected whole numbers from 0 to {2**16 - 1} as labels")
         labels = maps.astype(np.uint16)
         if self.void is not None and self.info.ignore is not None:
             labels = np.where(labels == self.void, np.uint16(self.info.ignore), labels)

@@ -100,7 +100,7 @@ class Volume:
     @property
     def is_oriented(self) -> bool:
         """Whether the file states its orientation."""
-        return self.header is None or bool(self.header["sform_code"] or self.header["qform_code"])
+        return states_orientation(self.header)
 
     def _orientation(self) -> tuple[list[int], list[int]]:
         """The axis of space that each axis of the array is closest to, and whether it runs along (1) or against (-1)
@@ -122,6 +122,11 @@ class Volume:
         spacing = np.linalg.norm(self.affine[:3, :3], axis=0)
         *_, second, last = np.argsort(spacing)
         return int(last) if spacing[last] > THICK * spacing[second] else world.index(PLANES["axial"])
+
+
+def states_orientation(header: Any) -> bool:
+    """Whether a NIfTI header states where the axes point, as other formats (None) do."""
+    return header is None or bool(header["sform_code"] or header["qform_code"])
 
 
 def slice_spacing(affine: npt.NDArray[np.float64], axes: Sequence[int]) -> tuple[float, float, float]:
