@@ -209,6 +209,20 @@ def test_the_same_call_keeps_results_and_another_is_refused(folds, tmp_path):
     assert [o.status for o in gather([*two, tmp_path / "fold_2"], tmp_path / "out", overwrite=True)] == ["done"] * 2
 
 
+def test_results_of_other_names_of_classes_are_not_kept(tmp_path):
+    for member in ("ana", "ben"):
+        (tmp_path / member).mkdir()
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / member / "a.png")
+
+    def status(name):
+        for member in ("ana", "ben"):
+            (tmp_path / member / "dataset.json").write_text(json.dumps({"labels": {"background": 0, name: 1}}))
+        (outcome,) = gather([tmp_path / "ana", tmp_path / "ben"], tmp_path / "out")
+        return outcome.status
+
+    assert [status(name) for name in ("liver", "liver", "spleen")] == ["done", "kept", "failed"]
+
+
 def test_problems_of_a_case_leave_the_others(folds, tmp_path):
     (tmp_path / "fold_1/a.nii.gz").unlink()
     (tmp_path / "fold_1/a.npz").unlink()

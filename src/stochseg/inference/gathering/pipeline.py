@@ -109,7 +109,7 @@ class _Work:
     def _gather(self, case: Case, folder: Path) -> tuple[str, ...] | None:
         """Write the result; return its notices, or None if it is there already."""
         facts = _describe(case, self.options)
-        if not self.overwrite and _is_complete(folder, facts):
+        if not self.overwrite and _is_complete(folder, facts, self.info.class_names):
             return None
         start = time.perf_counter()
         stack, maps = _read(case, self.options)
@@ -218,16 +218,18 @@ def _hash(file: Path) -> dict[str, str]:
     return {"file": str(file), "sha256": sha256(file)}
 
 
-def _is_complete(folder: Path, facts: dict[str, Any]) -> bool:
-    """Whether a folder contains the complete result of these files and options; raise a `UserError` for another."""
+def _is_complete(folder: Path, facts: dict[str, Any], names: Sequence[str]) -> bool:
+    """Whether a folder contains the complete result of these files, options and names of classes (empty: not stated);
+    raise a `UserError` for another."""
     if not is_result(folder):
         return False
     record = read_json(folder / RESULT)
     if not all((folder / str(name)).is_file() for name in record.get("files", [""])):
         return False
-    if any(record.get(key) != facts[key] for key in ("inputs", "members", "options")):
+    renamed = names and [each.get("name") for each in record.get("classes", ())] != list(names)
+    if renamed or any(record.get(key) != facts[key] for key in ("inputs", "members", "options")):
         raise UserError(
-            f"{folder} contains a result of other files or options; replace it with --overwrite, or choose another "
-            "--out"
+            f"{folder} contains a result of other files, options or classes; replace it with --overwrite, or choose "
+            "another --out"
         )
     return True
