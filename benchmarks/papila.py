@@ -74,7 +74,8 @@ def table(rows: list[dict[str, Any]], data: Path) -> list[dict[str, Any]]:
         found = intervals(images, ours, patients) if ours and images is not ours else {}
         low, high = found.get("difference_interval", ("", ""))
         difference = {"difference": found.get("difference", ""), "low": low, "high": high}
-        done.append({**facts, "images": len(images), **difference})
+        rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in difference.items()}
+        done.append({**facts, "images": len(images), **rounded})
     return done
 
 
