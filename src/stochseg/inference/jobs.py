@@ -296,8 +296,10 @@ def _watched_parts(n: int, size: Sequence[int], chunk: int) -> Iterator[slice]:
 
 def _check_borders(result: StackResult) -> tuple[str, ...]:
     """Notice foreground that may be cut off at the border of the part that the model labels."""
+    if result.window is None:
+        return ()
     cut_off = reaches_border(torch.from_numpy(result.labels != 0), result.window)
-    return (cut_notice(result.window, cut_off),) if result.window is not None and bool(cut_off.any()) else ()
+    return (cut_notice(result.window, cut_off),) if bool(cut_off.any()) else ()
 
 
 def _slices_per_call(job: Job, plan: Plan) -> int:
