@@ -116,7 +116,8 @@ def nnunet(source: Path) -> Plan:
         raise UserError(f"{source}: expected {DATASET} of nnU-Net, or folders with one each; found none")
     roots = [""] if "" in roots else roots
     descriptions = [parse_json(tree.read(root + DATASET), tree.where(root + DATASET)) for root in roots]
-    if len({label_names(each, tree.where(roots[0])) for each in descriptions}) > 1:
+    found = (label_names(each, tree.where(root + DATASET)) for root, each in zip(roots, descriptions, strict=True))
+    if len({*found}) > 1:
         raise UserError(f"{source}: the data sets {', '.join(roots)} have different labels, expected the same")
     description = descriptions[0]
     facts = None
