@@ -67,7 +67,7 @@ def table(rows: list[dict[str, Any]], data: Path) -> list[dict[str, Any]]:
     """The rows with the number of images and the difference of GED to `OURS`, best first."""
     val = open_path(data, "val")
     patients = {(each := val[i]).id: each.group or each.id for i in range(len(val))}
-    ours = next((row["images"] for row in rows if row["method"] == OURS), {})
+    ours: dict[str, float] = next((row["images"] for row in rows if row["method"] == OURS), {})
     done = []
     for row in sorted(rows, key=lambda row: float(row["ged_16"])):
         images, facts = row["images"], {key: value for key, value in row.items() if key != "images"}
