@@ -7,6 +7,8 @@ import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MAX_INT = 2**31 - 1
+_LARGEST_KEPT = 2**28
+"""Bytes of a tensor that is mapped anew all the same: those of whole volumes leave holes that the next does not fit."""
 _OLD_MMAP_LIMIT = 2**25  # of glibc versions that refuse more
 
 
@@ -14,8 +16,9 @@ def keep_freed_memory() -> bool:
     """Let the process keep the memory that its tensors free, instead of returning it to the system.
 
     By default glibc maps the memory of a large tensor anew at every allocation and the system fills it page by page,
-    which takes up to a quarter of the time of sampling on CPUs. The process then holds its peak memory until it ends.
-    The choice affects the whole process, so the command makes it and the library does not.
+    which takes up to a quarter of the time of sampling on CPUs. The process then holds its peak memory until it ends,
+    except for tensors of 256 MB and more, which whole volumes have. The choice affects the whole process, so the
+    command makes it and the library does not.
 
     Returns:
         True on success, False without glibc.
@@ -23,7 +26,7 @@ def keep_freed_memory() -> bool:
     libc = _glibc()
     if libc is None:
         return False
-    kept = any(libc.mallopt(_MMAP_THRESHOLD, limit) for limit in (_MAX_INT, _OLD_MMAP_LIMIT))
+    kept = any(libc.mallopt(_MMAP_THRESHOLD, limit) for limit in (_LARGEST_KEPT, _OLD_MMAP_LIMIT))
     return kept and bool(libc.mallopt(_TRIM_THRESHOLD, _MAX_INT))
 
 

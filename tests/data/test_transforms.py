@@ -13,6 +13,7 @@ from stochseg.data import AUGMENTATIONS, PhantomVolumes, Resized, default_augmen
 from stochseg.data.transforms import (
     flip_jitter,
     flip_jitter_warp,
+    flip_rotate_jitter_warp,
     flip_rotate_slices,
     jitter,
     resize,
@@ -296,7 +297,8 @@ def test_volumes_get_the_augmentation_of_volumes():
 # --- warps ------------------------------------------------------------------------------------------------
 
 
-def test_warps_move_image_and_maps_together():
+@pytest.mark.parametrize("augment", [flip_jitter_warp, flip_rotate_jitter_warp])
+def test_warps_move_image_and_maps_together(augment):
     """An image that shows its own label map still does, except at the edge of the object, where it is blurred."""
     info = DatasetInfo(num_classes=3, image_channels=3)
     rows, columns = np.mgrid[:48, :64]
@@ -304,7 +306,7 @@ def test_warps_move_image_and_maps_together():
     image = info.normalization(100.0 * maps[0].float().expand(3, -1, -1))
     rng, moved = np.random.default_rng(0), 0
     for _ in range(8):
-        warped = flip_jitter_warp(Example(image, maps, "a"), rng, info)
+        warped = augment(Example(image, maps, "a"), rng, info)
         assert warped.raters.dtype == torch.int64
         assert set(warped.raters.unique().tolist()) == {0, 2}
         bright = warped.image[0] > (warped.image[0].max() + warped.image[0].min()) / 2

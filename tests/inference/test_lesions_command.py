@@ -7,7 +7,7 @@ from PIL import Image
 
 from stochseg.models import create, load, save
 from stochseg.models.intensities import check_intensities
-from stochseg.reports.saved_prediction import find_results
+from stochseg.reports.saved_result import find_results
 from tests.support.oblique import write_series, write_volume
 from tests.support.predictions import gray, read_result, small_model
 from tests.support.scans import ct, random_model, write_nifti

@@ -238,7 +238,7 @@ def test_head_of_another_number_of_classes_keeps_its_initial_weights():
     assert not any("image_tower" in name for name in kept)
 
 
-@pytest.mark.parametrize(("classes", "components", "kept"), [(2, 2, 7), (3, 2, 0), (2, 4, 0)])
+@pytest.mark.parametrize(("classes", "components", "kept"), [(2, 2, 7), (3, 2, 0), (2, 4, 7), (2, 3, 0)])
 def test_annealing_continues_for_a_copied_head_and_restarts_for_a_new_one(classes, components, kept):
     source, model = fast(2, components=2), fast(classes, components=components)
     source.updates.fill_(7)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stochseg.errors import UserError
-from stochseg.networks import TwoTower, TwoTowerConfig
+from stochseg.networks import TwoTower, TwoTowerConfig, two_tower
 from tests.support.networks import noisy_labels, randomized
 
 L, C = 3, 2
@@ -81,11 +81,41 @@ def test_an_image_tower_of_fewer_levels_than_the_label_tower_is_refused():
 
 def test_components_start_as_copies_of_a_single_head_with_other_thresholds():
     single, several = network().label_tower, network(components=3).label_tower
-    assert several.copy_single_head(single)
+    assert several.copy_head(single)
     own, theirs = several.head[-1], single.head[-1]
     bias = own.bias.view(3, L, -1)
     for i, threshold in enumerate((-2.5, 0, 2.5)):
         assert torch.equal(own.weight.chunk(3)[i], theirs.weight)
         torch.testing.assert_close(bias[i, 1:] - threshold, theirs.bias.view(L, -1)[1:])
         assert torch.equal(bias[i, 0], theirs.bias.view(L, -1)[0])
-    assert not several.copy_single_head(network(patch=4).label_tower)
+    assert not several.copy_head(network(patch=4).label_tower)
+
+
+def test_more_components_start_as_the_mixture_of_fewer(monkeypatch):
+    """Without thresholds both are the same mixture; with them, the copies of a component lie on both sides of it."""
+    torch.manual_seed(0)
+    few, many = network(components=2), network(components=6)
+    torch.nn.init.normal_(few.label_tower.share[1].weight)  # it starts at zero: equal weights would hide their order
+    many.image_tower.load_state_dict(few.image_tower.state_dict())
+    shared = {k: v for k, v in few.label_tower.state_dict().items() if not k.startswith(("head.2", "share"))}
+    many.label_tower.load_state_dict(shared, strict=False)
+    image, x_t, t = noisy_labels(L, C, 8, 8)
+
+    def mixture(net):
+        log_weight, logits = net.propose(x_t, t, net.encode(image))
+        return log_weight.exp(), logits.softmax(2)
+
+    monkeypatch.setattr(two_tower, "THRESHOLD_RANGE", 0.0)
+    assert many.label_tower.copy_head(few.label_tower)
+    (weight, p), (expected_weight, expected_p) = mixture(many), mixture(few)
+    torch.testing.assert_close(weight, expected_weight.repeat_interleave(3, 1) / 3)
+    torch.testing.assert_close(p, expected_p.repeat_interleave(3, 1))
+    assert (expected_weight[:, 0] - expected_weight[:, 1]).abs().max() > 1e-3
+    monkeypatch.undo()
+    many.label_tower.copy_head(few.label_tower)
+    foreground = mixture(many)[1][:, :, 1:].sum(2).flatten(2).mean(2)
+    assert (foreground.view(-1, 2, 3).diff(dim=2) > 0).all()
+
+
+def test_components_that_are_no_multiple_are_not_copied():
+    assert not network(components=3).label_tower.copy_head(network(components=2).label_tower)

@@ -17,7 +17,8 @@ from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict
 from stochseg.reports import report_predictions
 from stochseg.reports.page import mean_and_interval
-from stochseg.reports.saved_prediction import read_image, read_result
+from stochseg.reports.saved_prediction import read_image
+from stochseg.reports.saved_result import read_result
 from tests.support.pages import Page
 from tests.support.predictions import small_model
 

@@ -15,7 +15,8 @@ from stochseg.files import MANIFEST
 from stochseg.inference import PredictOptions, predict
 from stochseg.models import SamplingOptions, create, load, save
 from stochseg.models.calibration import Calibration, IntervalOffset, MarginOffset, read_calibration
-from stochseg.reports.saved_prediction import read_image, read_result
+from stochseg.reports.saved_prediction import read_image
+from stochseg.reports.saved_result import read_result
 from stochseg.training.average import MovingAverage
 from stochseg.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from stochseg.training.log import LOG_FILE, last_step, read_log

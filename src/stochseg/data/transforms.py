@@ -118,7 +118,19 @@ def flip_jitter_warp(example: Example, rng: np.random.Generator, info: DatasetIn
     Turns of up to 15 degrees, scales from 0.8 to 1.25, shifts of up to 8% and smooth displacements of some 1.5% of the
     side. The image and its label maps move together, and both repeat their edge where nothing is known.
     """
-    example = flip_jitter(example, rng, info)
+    return warp(flip_jitter(example, rng, info), rng)
+
+
+def flip_rotate_jitter_warp(example: Example, rng: np.random.Generator, info: DatasetInfo) -> Example:
+    """Apply `flip_rotate`, jitter brightness and contrast by a quarter, and warp as `flip_jitter_warp` does."""
+    example = flip_rotate(example, rng, info)
+    factors = rng.uniform(1 - JITTER / 2, 1 + JITTER / 2, size=2)
+    raw = jitter(info.normalization.inverse(example.image), factors.tolist(), rng.permutation(2).tolist())
+    return warp(replace(example, image=info.normalization(raw)), rng)
+
+
+def warp(example: Example, rng: np.random.Generator) -> Example:
+    """Turn, scale, shift and bend an image with its label maps; volumes stay as they are."""
     if example.image.ndim != 3:
         return example
     places = warped_places(example.image.shape[-2:], rng)
@@ -210,5 +222,6 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "flip-rotate-slices": flip_rotate_slices,
     "flip-jitter": flip_jitter,
     "flip-jitter-warp": flip_jitter_warp,
+    "flip-rotate-jitter-warp": flip_rotate_jitter_warp,
 }
 """Augmentations by the name that a training config gives as `data.augment`."""

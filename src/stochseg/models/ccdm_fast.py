@@ -127,21 +127,23 @@ class CCDMFast(CategoricalDiffusion):
         return [{"params": others}, {"params": list(encoder.parameters()), "lr_factor": self.config.encoder_lr}]
 
     def load_matching_weights(self, source: StochasticSegmenter) -> list[str]:
-        """A head of one map also initializes a head of several components: copies with different thresholds. Raters
-        keep their hands by name."""
+        """A head of fewer components also initializes one of more: copies with different thresholds. Raters keep their
+        hands by name."""
         own = self.hands.detach().clone() if self.config.rater_conditioning else None
         fresh = super().load_matching_weights(source)
         if own is not None:
             theirs = dict(zip(source.rater_names, getattr(source, "hands", ()), strict=True))
             known = [theirs.get(name, own[i]) for i, name in enumerate(self.rater_names)]
             self.hands.detach().copy_(torch.stack(known))
-        if self.config.components > 1 and any(".head." in name or ".share." in name for name in fresh):
+        before = source.config.components if isinstance(source, CCDMFast) else self.config.components
+        if before < self.config.components:
+            assert isinstance(source, CCDMFast)
+            if self.denoiser.label_tower.copy_head(source.denoiser.label_tower):
+                copied = (".head.",) if before == 1 else (".head.", ".share.", ".rater_share.")
+                fresh = [name for name in fresh if not any(part in name for part in copied)]
+        if self.config.components > 1 and (before == 1 or any(".head." in n or ".share." in n for n in fresh)):
             self.updates.zero_()  # new components separate slowly, however long the source was trained
-        if not isinstance(source, CCDMFast) or not source.config.components == 1 < self.config.components:
-            return fresh
-        if not self.denoiser.label_tower.copy_single_head(source.denoiser.label_tower):
-            return fresh
-        return [name for name in fresh if not name.startswith("denoiser.label_tower.head.")]
+        return fresh
 
     def tiled(self, tile: Sizes, overlap: Sizes) -> StochasticSegmenter:
         if self.config.focus is not None:

@@ -183,23 +183,38 @@ class LabelTower(nn.Module):
                 self.rater_share = zeroed(nn.Linear(4 * width, self.components, bias=False))
 
     @torch.no_grad()
-    def copy_single_head(self, single: LabelTower) -> bool:
-        """Start all components with the head of a tower of one component; return False if its shape does not fit.
+    def copy_head(self, other: LabelTower) -> bool:
+        """Start with the components of a tower that has fewer, each several times; return False if shapes do not fit.
 
-        Each copy has another threshold, because components that start equal would stay equal.
+        The copies of a component share its weight and have different thresholds, because components that start equal
+        would stay equal.
         """
-        own, theirs = (cast(nn.Conv2d, tower.head[-1]) for tower in (self, single))
-        weight = theirs.weight.repeat(self.components, 1, 1, 1)
-        if weight.shape != own.weight.shape:
+        copies, rest = divmod(self.components, other.components)
+        own, theirs = (cast(nn.Conv2d, tower.head[-1]) for tower in (self, other))
+        if rest or theirs.weight.shape[1:] != own.weight.shape[1:] or self._cell != other._cell:
             return False
         assert own.bias is not None
         assert theirs.bias is not None
-        own.weight.copy_(weight)
-        bias = theirs.bias.repeat(self.components).reshape(self.components, self.num_classes, -1)
-        thresholds = torch.linspace(-THRESHOLD_RANGE, THRESHOLD_RANGE, self.components, device=bias.device)
-        bias[:, 1:] += thresholds[:, None, None]
+        own.weight.copy_(self._copied(theirs.weight, copies))
+        bias = self._copied(theirs.bias, copies).reshape(other.components, copies, self.num_classes, -1)
+        end = THRESHOLD_RANGE / other.components
+        bias[:, :, 1:] += torch.linspace(-end, end, copies, device=bias.device)[:, None, None]
         own.bias.copy_(bias.flatten())
+        if other.components > 1:
+            theirs_by_name = dict(other.named_parameters())
+            for name, weight in self.named_parameters():
+                if name.startswith(("share.", "rater_share.")) and name in theirs_by_name:
+                    weight.copy_(theirs_by_name[name].repeat_interleave(copies, 0))
         return True
+
+    @property
+    def _cell(self) -> tuple[int, int]:
+        return self.num_classes, self.patch
+
+    def _copied(self, x: Tensor, copies: int) -> Tensor:
+        """Repeat the rows "m·l·cell …" of each component."""
+        parts = x.split(self.num_classes * self.patch**2)
+        return torch.cat([part for part in parts for _ in range(copies)])
 
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
         """Return log_weight "b m" of the components and the logits "b m l *space" of x0 in each."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from stochseg.analysis import Growth, Measurement, growth
 from stochseg.errors import UserError
 from stochseg.inference.result_folder import RESULT
-from stochseg.reports.saved_prediction import Result, find_results, read_result, read_sizes
+from stochseg.reports.saved_prediction import read_sizes
+from stochseg.reports.saved_result import Result, find_results, read_result
 from stochseg.reports.volume import total_size
 
 PER_SLICE = "the slices of a volume were sampled independently of each other, so the true spread is wider than this"

@@ -11,7 +11,8 @@ from stochseg.data import spread
 from stochseg.errors import UserError
 from stochseg.inference.result_folder import RESULT
 from stochseg.reports.page import DISCLAIMER, Section, Table, mean_and_interval, number, plural, write_page
-from stochseg.reports.saved_prediction import Result, find_results, read_image, read_result
+from stochseg.reports.saved_prediction import read_image
+from stochseg.reports.saved_result import Result, find_results, read_result
 from stochseg.reports.statements import Statements
 from stochseg.types import Spacing
 

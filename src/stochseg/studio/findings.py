@@ -19,7 +19,8 @@ from stochseg.analysis.measurement import Measurement
 from stochseg.analysis.measures import measure_names
 from stochseg.metrics import ged, hm_iou
 from stochseg.reports.page import number
-from stochseg.reports.saved_prediction import Result, find_results, read_maps, read_result
+from stochseg.reports.saved_prediction import read_maps
+from stochseg.reports.saved_result import Result, find_results, read_result
 from stochseg.studio.maps import (
     Array,
     contours_of,

@@ -23,7 +23,7 @@ from stochseg.metrics.table import class_of, format_metric, metric_info, sort_me
 from stochseg.models.io import is_model
 from stochseg.models.raters import rater_number
 from stochseg.reports.run import read_evaluations
-from stochseg.reports.saved_prediction import find_results, read_result
+from stochseg.reports.saved_result import find_results, read_result
 from stochseg.studio.examples import write_volume
 from stochseg.studio.findings import Findings
 from stochseg.studio.maps import Array
