@@ -26,7 +26,6 @@ from stochseg.models.sampling import (
     chunks,
     cut_window,
     impose,
-    mark_broken,
 )
 from stochseg.networks import Condition, Denoiser, Sizes, Tiled, Tiling
 from stochseg.networks.sharing import shared_copy
@@ -272,8 +271,9 @@ class CategoricalDiffusion(Diffusion):
                 own = torch.arange(len(x_t), device=x_t.device)
             broken = broken | broken_rows(log_weight, logits)[own]
             single = log_weight.shape[1] == 1
-            chosen = logits[own, torch.zeros_like(own) if single else choose(log_weight[own])]
-            chosen = mark_broken(chosen.float(), broken)
+            chosen = logits[own, torch.zeros_like(own) if single else choose(log_weight[own])].float()
+            # Like `mark_broken`, in place because the indexing has made a copy: that of a volume takes gigabytes.
+            chosen.masked_fill_(broken.view(-1, *[1] * (chosen.ndim - 1)), torch.nan)
             return chosen if known is None else self.process.log_p0(chosen, x_t)
 
         return denoise
