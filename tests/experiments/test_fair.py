@@ -148,6 +148,23 @@ def test_ablations_and_heads_on_the_image_tower_run(names, settings, tmp_path):
         assert found["10"]["ged_16"] >= 0
 
 
+def test_samples_that_would_be_the_same_are_drawn_once(tmp_path, monkeypatch):
+    """A method of one evaluation draws the same within 10 and within 50; one of many does not."""
+    drawn, score = [], module._score
+    monkeypatch.setattr(
+        module, "_score", lambda model, config, *rest: drawn.append(rest[0]) or score(model, config, *rest)
+    )
+    terms = FairTerms(None, (0.001,), images=2, images_own=1, overrides=PHANTOMS)
+    single = "unet-ce model.options.base=8 model.options.multipliers=[1,2]"
+    many = "ccdm model.options.base=8 model.options.multipliers=[1,2] model.options.evaluations=12"
+    rows = compare_fair([single, many], terms, tmp_path)
+    assert sorted(drawn) == ["10", "10", "50", "latin", "latin", "own", "own"]
+    found = {(row["method"], row.get("sampling")): row for row in rows}
+    assert found[single, "50"]["ged_16"] == found[single, "10"]["ged_16"]
+    assert found[single, "50"]["images_seen"] == found[single, "10"]["images_seen"]
+    assert (found[many, "10"]["evaluations"], found[many, "50"]["evaluations"]) == (10, 12)
+
+
 def test_further_trainings_are_added_to_a_comparison(method, tmp_path):
     terms, out = FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path / "out"
     before = compare_fair([method], terms, out)
