@@ -28,7 +28,7 @@ from stochseg.inference.plan import VOLUME_TILE
 from stochseg.models import StochasticSegmenter
 from stochseg.networks.tiles import TILE_SLICES
 
-SMALL = {"patch": 4, "tower": [8], "light": [8], "tower_blocks": 1}
+SMALL = {"patch": 4, "tower": [8, 8], "light": [8, 8], "tower_blocks": 1}
 
 
 def scan(slices: int, rows: int, columns: int) -> np.ndarray:

@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system, so that the memory used from now on can be measured."""
+    """Return freed memory to the system: before it is measured, or before tensors that need it in one piece."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)

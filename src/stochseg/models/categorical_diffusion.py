@@ -263,7 +263,9 @@ class CategoricalDiffusion(Diffusion):
 
         def denoise(x_t: Tensor, t: Tensor) -> Tensor:
             nonlocal broken  # once NaN, always NaN: the labels of the next step look sound
-            if first is not None and int(t[0]) == self.process.num_timesteps:
+            shared = first is not None and int(t[0]) == self.process.num_timesteps
+            if shared:
+                assert first is not None
                 (log_weight, logits), own = first, rows
             else:
                 x_t = impose(x_t, known)  # a corrector may have masked them
@@ -271,8 +273,11 @@ class CategoricalDiffusion(Diffusion):
                 own = torch.arange(len(x_t), device=x_t.device)
             broken = broken | broken_rows(log_weight, logits)[own]
             single = log_weight.shape[1] == 1
-            chosen = logits[own, torch.zeros_like(own) if single else choose(log_weight[own])].float()
-            # Like `mark_broken`, in place because the indexing has made a copy: that of a volume takes gigabytes.
+            if single and not shared:
+                chosen = logits[:, 0].float()
+            else:
+                chosen = logits[own, torch.zeros_like(own) if single else choose(log_weight[own])].float()
+            # As `mark_broken`, in place: nobody else has these values, and a copy of those of a volume takes gigabytes.
             chosen.masked_fill_(broken.view(-1, *[1] * (chosen.ndim - 1)), torch.nan)
             return chosen if known is None else self.process.log_p0(chosen, x_t)
 

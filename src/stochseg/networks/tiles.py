@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from stochseg.errors import UserError
+from stochseg.memory import release_freed_memory
 from stochseg.networks.denoisers import Choose, Condition, Denoiser
 from stochseg.networks.shelf import Shelf
 
@@ -168,6 +169,7 @@ def _blend(parts: Iterable[tuple[Window, Tensor]], size: tuple[int, ...]) -> Ten
         total = p.new_zeros(*p.shape[: -len(size)], *size) if total is None else total
         window(total).add_(p * window.weight.to(p.device))
     assert total is not None
+    release_freed_memory()  # the network of a window leaves half a gigabyte, next to the maps of the whole image
     return total.clamp_(min=torch.finfo(total.dtype).tiny).log_()
 
 
