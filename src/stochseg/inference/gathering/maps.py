@@ -178,8 +178,8 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
     Args:
         file: The archive. The .pkl next to it is not read: it could run code.
         stack: The image.
-        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered; where
-            it does not, plans.json does.
+        labels: The label map next to it, "s h w", which decides between the two orders of the voxels; where it agrees
+            with both, plans.json decides.
     """
     _, values = arrays.read_array(file, ("probabilities", "softmax"))
     if values.ndim != 4 or values.dtype.kind != "f":
