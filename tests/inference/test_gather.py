@@ -259,6 +259,7 @@ def test_problems_of_a_case_leave_the_others(folds, tmp_path):
         ([np.full((4, 4), np.inf)] * 2, {}, "expected labels from 0 to 65534, got inf"),
         ([np.full((4, 4), np.nan)] * 2, {}, "got NaN"),
         ([np.zeros((4, 4, 3), np.uint8)] * 2, {}, "got 3 values per pixel"),
+        ([np.eye(4, dtype=np.uint8)], {"kind": "probabilities"}, "integers up to 255, got zeros and ones"),
         ([np.full((4, 4), 200, np.int16)] * 2, {"kind": "probabilities"}, "unsigned integers of 8 or 16 bits"),
         ([np.full((4, 4), 3, np.uint8)] * 2, {"classes": ("a", "b")}, "expected labels of 2 classes"),
         ([np.zeros((4, 4))], {}, "is read as labels without --kind probabilities"),

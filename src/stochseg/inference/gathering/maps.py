@@ -130,6 +130,11 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
                 f"{where}: expected probabilities as floats in 0..1, or as unsigned integers of 8 or 16 bits, whose "
                 f"highest value is 1, got {slices.dtype}; convert them"
             )
+        if slices.max() == 1:
+            raise UserError(
+                f"{where}: expected probabilities as integers up to {np.iinfo(slices.dtype).max}, got zeros and ones; "
+                "save them as floats, or gather them as labels"
+            )
         slices = slices / np.float32(np.iinfo(slices.dtype).max)
     whole = slices.dtype.kind in "bui" or (slices.ndim == 3 and bool((slices == np.rint(slices)).all()))
     if kind == "labels" or (kind == "auto" and whole):
