@@ -203,7 +203,10 @@ def camvid_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
     for kind in dict.fromkeys((row["minutes"], row["method"]) for row in rows):
         own = [row for row in rows if (row["minutes"], row["method"]) == kind]
         scores = {f"mean_{n}": format_values([float(row[f"mean_{n}"]) for row in own], 1) for n in (1, 5, 10)}
-        yield {**own[0], "minutes": f"{float(own[0]['minutes']):g}", "seeds": str(len(own)), **scores}
+        fewest, most = (str(limit(int(row["steps"]) for row in own)) for limit in (min, max))
+        steps = most if fewest == most else f"{fewest} to {most}"
+        minutes = f"{float(own[0]['minutes']):g}"
+        yield {**own[0], "minutes": minutes, "steps": steps, "seeds": str(len(own)), **scores}
 
 
 def page() -> str:

@@ -8,7 +8,7 @@ import os
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MAX_INT = 2**31 - 1
 _LARGEST_KEPT = 2**28
-"""Bytes of a tensor that is mapped anew all the same: those of whole volumes leave holes that the next does not fit."""
+"""Bytes; larger tensors are still mapped anew, because those of whole volumes leave holes that the next do not fit."""
 _OLD_MMAP_LIMIT = 2**25  # of glibc versions that refuse more
 
 

@@ -35,6 +35,12 @@ def folds(tmp_path):
     return soft
 
 
+def write_raters(folder):
+    for member in ("ana", "ben"):
+        (folder / member).mkdir()
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(folder / member / "a.png")
+
+
 def read(folder, name):
     return np.asarray(nibabel.load(folder / f"{name}.nii.gz").dataobj)
 
@@ -210,9 +216,7 @@ def test_the_same_call_keeps_results_and_another_is_refused(folds, tmp_path):
 
 
 def test_results_of_other_names_of_classes_are_not_kept(tmp_path):
-    for member in ("ana", "ben"):
-        (tmp_path / member).mkdir()
-        Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / member / "a.png")
+    write_raters(tmp_path)
 
     def status(name):
         for member in ("ana", "ben"):
@@ -221,6 +225,19 @@ def test_results_of_other_names_of_classes_are_not_kept(tmp_path):
         return outcome.status
 
     assert [status(name) for name in ("liver", "liver", "spleen")] == ["done", "kept", "failed"]
+
+
+def test_results_between_the_folders_of_members_are_no_members(tmp_path):
+    write_raters(tmp_path)
+    assert [[o.status for o in gather(tmp_path, tmp_path)] for _ in range(2)] == [["done"], ["kept"]]
+
+
+@pytest.mark.parametrize("classes", ["nodule", "nodule,nodule"])
+def test_classes_without_names_of_their_own_are_refused(tmp_path, run, classes):
+    write_raters(tmp_path)
+    code, _, messages = run("gather", tmp_path, "--out", tmp_path / "out", "--classes", classes)
+    assert code == 2
+    assert "such as background,nodule" in " ".join(messages.split())
 
 
 def test_problems_of_a_case_leave_the_others(folds, tmp_path):
@@ -242,6 +259,7 @@ def test_problems_of_a_case_leave_the_others(folds, tmp_path):
         ([np.full((4, 4), np.inf)] * 2, {}, "expected labels from 0 to 65534, got inf"),
         ([np.full((4, 4), np.nan)] * 2, {}, "got NaN"),
         ([np.zeros((4, 4, 3), np.uint8)] * 2, {}, "got 3 values per pixel"),
+        ([np.eye(4, dtype=np.uint8)], {"kind": "probabilities"}, "integers up to 255, got zeros and ones"),
         ([np.full((4, 4), 200, np.int16)] * 2, {"kind": "probabilities"}, "unsigned integers of 8 or 16 bits"),
         ([np.full((4, 4), 3, np.uint8)] * 2, {"classes": ("a", "b")}, "expected labels of 2 classes"),
         ([np.zeros((4, 4))], {}, "is read as labels without --kind probabilities"),

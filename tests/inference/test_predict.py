@@ -13,6 +13,8 @@ from PIL import Image
 
 from stochseg.errors import UserError
 from stochseg.inference import PredictOptions, predict
+from stochseg.types import DatasetInfo
+from tests.support.models import lively
 from tests.support.predictions import QUICK, gray, read_result
 
 
@@ -51,6 +53,17 @@ def test_images_of_one_size_share_calls_without_changing_samples(model, tmp_path
     for i, raw in enumerate(raws):
         expected = sample(model, raw, 3).labels[0].numpy()
         assert (tifffile.imread(tmp_path / f"out/{i}/samples.tif") != expected).mean() <= 1e-2
+
+
+def test_a_rater_by_number_is_the_rater_by_name(tmp_path):
+    info = DatasetInfo(num_classes=2, image_channels=1, rater_names=("ana", "ben"))
+    model = lively("ccdm-fast", info=info, rater_conditioning=True)
+    Image.fromarray(gray()).save(tmp_path / "a.png")
+    outcomes = [
+        predict(model, tmp_path / "a.png", tmp_path / "out", PredictOptions(n=2, rater=rater)) for rater in ("1", "ben")
+    ]
+    assert [outcome.status for (outcome,) in outcomes] == ["done", "kept"]
+    assert read_result(tmp_path / "out/a")["options"]["rater"] == "ben"
 
 
 def test_progress_runs_to_the_number_of_inputs(model, tmp_path):

@@ -110,6 +110,8 @@ def test_without_a_network(hub, model, monkeypatch, tmp_path):
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(UserError, match=r"cannot be reached.*pass its path"):
         stochseg.load(NAME)
+    with pytest.raises(UserError, match=r"push to someone/lung: the hub cannot be reached .*; connect and push again$"):
+        stochseg.push(model, "someone/lung")
 
 
 def test_push_without_a_token(hub, model, monkeypatch):

@@ -47,6 +47,22 @@ def test_command_compares_all_pairs_of_samples(run, scans):
     assert "wider" in note
 
 
+def test_a_threshold_below_one_percent_is_shown(run, scans):
+    code, out, _ = run("growth", *scans, "--threshold", 0.25)
+    assert code == 0
+    assert "P(growth > 0.25%)" in out
+
+
+def test_scans_drawn_as_two_raters_are_refused(run, scans, tmp_path):
+    shutil.copytree(scans[1], tmp_path / "ana")
+    file = tmp_path / "ana/result.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "options": {**record["options"], "rater": "ana"}}))
+    code, _, said = run("growth", scans[0], tmp_path / "ana")
+    assert code == 2
+    assert "got any rater and ana" in " ".join(said.split())
+
+
 def test_samples_of_whole_volumes_need_no_note(scans, tmp_path):
     for folder in scans:
         shutil.copytree(folder, tmp_path / folder.name)
@@ -60,7 +76,8 @@ def test_samples_of_whole_volumes_need_no_note(scans, tmp_path):
     [
         (["--label", "cyst"], "unknown class 'cyst'; known: nodule, vessel"),
         (["--days", "-1"], "days"),
-        (["--threshold", "-5"], "threshold"),
+        (["--threshold", "-5"], "--threshold: expected percent of at least 0, such as 25, got -5"),
+        (["--threshold", "nan"], "--threshold"),
     ],
 )
 def test_mistakes_exit_with_2(run, scans, arguments, says):

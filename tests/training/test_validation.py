@@ -123,7 +123,7 @@ def test_empty_splits_are_found_before_training(tiny_run, tmp_path, folder_root)
     changes = ("data.name=folder", f"data.options={{root: {folder_root}}}", "data.train={}", "data.val={}", "steps=2")
     for content, which in (({"train": ["a"], "val": []}, "validation"), ({"train": [], "val": ["a"]}, "training")):
         (folder_root / "splits.json").write_text(json.dumps(content))
-        with pytest.raises(UserError, match=f"the {which} split is empty"):
+        with pytest.raises(UserError, match=f"the {which} split is empty; add images"):
             train(tiny_run(*changes), tmp_path / "run", device="cpu")
 
 

@@ -70,7 +70,7 @@ class Growth:
         lines = [
             f"{self.before.name}: {_median(self.before)} before, {_median(self.after)} after",
             f"change: {_median(self.absolute)}; relative {_percent(self.relative)}; median (90% of pairs of samples)",
-            f"P(growth > {self.threshold:.0%}) = {self.grows}; P(shrinks) = {self.shrinks}",
+            f"P(growth > {100 * self.threshold:g}%) = {self.grows}; P(shrinks) = {self.shrinks}",
         ]
         if self.is_new.probability or self.is_gone.probability:
             lines.append(f"P(new) = {self.is_new}; P(gone) = {self.is_gone}")

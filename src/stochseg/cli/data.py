@@ -37,6 +37,8 @@ def import_(
         splits.setdefault(item.split, []).append(item.group)
     for split, groups in splits.items():
         say(f"{split}: {len(groups):,} examples of {len(set(groups)):,} groups")
+    if plan.provenance.note:
+        note(plan.provenance.note)
     say(f"written to {out} ({out.stat().st_size / 2**20:.1f} MB); license: {plan.provenance.license}")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stochseg.cli.terminal import note, say
+from stochseg.errors import UserError
 
 EPILOG = "Example: stochseg growth predictions/2025 predictions/2026 --days 365"
 
@@ -30,6 +32,8 @@ def growth(
     Every sample of one scan is compared with every sample of the other."""
     from stochseg.reports import compare_predictions
 
+    if not 0 <= threshold < math.inf:
+        raise UserError(f"--threshold: expected percent of at least 0, such as 25, got {threshold:g}")
     found, remark = compare_predictions(before, after, label=label, threshold=threshold / 100, days=days)
     say(str(found))
     if remark:

@@ -35,8 +35,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two raters of one image and class. distance: of their surfaces, in mm if the image states its spacing, and
-    pixels: the same in pixels; NaN if one marked nothing."""
+    """Two raters of one image and class. distance: of their surfaces, in mm if the image states its spacing, else in
+    pixels; pixels: the same in pixels. Both are NaN if one rater marked nothing."""
 
     image: str
     group: str

@@ -101,18 +101,19 @@ def check_channels(stack: Stack, model: StochasticSegmenter) -> None:
     if got != model.image_channels:
         remedy = f"convert it to {'grayscale' if model.image_channels == 1 else f'{model.image_channels} channels'}"
         if stack.lattice is not None and got > 1:
-            remedy = "of a series over time or of several contrasts, save one volume per file"
+            remedy = "if it is a series over time or of several contrasts, save one volume per file"
         raise UserError(f"the model takes {model.image_channels} channel(s), got {got}; {remedy}")
 
 
 def orientation_notices(stack: Stack) -> list[str]:
-    """What is assumed of a volume that does not state its orientation."""
+    """Notices of the assumptions about a volume that does not state its orientation."""
     if stack.lattice is None or stack.lattice.is_oriented:
         return []
     spacing = " × ".join(f"{step:g}" for step in stack.lattice.spacing)
     return [
-        "the file states no orientation (sform_code and qform_code are 0): slices are shown in the order of the array, "
-        f"and voxels (slice × row × column) taken to be {spacing} mm; if that is wrong, write it again with its affine"
+        "the file states no orientation (sform_code and qform_code are 0), so slices are shown in the order of the "
+        f"array, and voxels (slice × row × column) are assumed to be {spacing} mm; if that is wrong, write the file "
+        "again with its affine"
     ]
 
 

@@ -18,6 +18,7 @@ from stochseg.inference.engines import with_engine
 from stochseg.limits import MAX_SIDE
 from stochseg.models import StochasticSegmenter
 from stochseg.models.io import values_before
+from stochseg.models.raters import rater_number
 from stochseg.models.sampling import SamplingOptions
 from stochseg.networks.tiles import TILE_SLICES, Sizes
 
@@ -77,6 +78,9 @@ class Plan:
 
     def __init__(self, model: StochasticSegmenter, options: PredictOptions, origin: str):
         model.check_options(options)
+        if options.rater is not None:  # by name, also if it was given by number
+            place = rater_number(options.rater, model.rater_names, model.name)
+            options = options.model_copy(update={"rater": model.rater_names[place]})
         self.options, self.origin = options, origin
         self.model = model if options.engine == "eager" else with_engine(model, options.engine)
         self.sampling = options.model_dump(include=set(SamplingOptions.model_fields))  # for model.sample

@@ -29,6 +29,7 @@ SCHEME = "hf:"
 FILES = (CONFIG, WEIGHTS, MANIFEST)
 """What every repository has. With a calibration, if there is one, these are all files that are downloaded."""
 CARD = "README.md"
+_OFFLINE = "no complete copy is in its cache: connect once, or copy the folder of the model here and pass its path"
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?")
@@ -81,7 +82,7 @@ def fetch(name: str) -> Path:
             library_version=__version__,
         )
     except _refusals(errors) as error:
-        raise UserError(f"{name}: {_explain(error, errors)}") from error
+        raise UserError(f"{name}: {_explain(error, errors, _OFFLINE)}") from error
     missing = [file for file in FILES if not (Path(folder) / file).is_file()]
     if missing:
         raise UserError(
@@ -135,7 +136,7 @@ def push(
                 repo_id=repository, folder_path=folder, commit_message=f"{loaded.name}, stochseg {__version__}"
             )
         except _refusals(errors) as error:
-            raise UserError(f"push to {repository}: {_explain(error, errors)}") from error
+            raise UserError(f"push to {repository}: {_explain(error, errors, 'connect and push again')}") from error
     return str(done.commit_url)
 
 
@@ -184,7 +185,8 @@ def _refusals(errors: ModuleType) -> tuple[type[Exception], ...]:
     return (errors.HfHubHTTPError, errors.HTTPError, errors.EntryNotFoundError, OSError, ValueError)
 
 
-def _explain(error: Exception, errors: ModuleType) -> str:
+def _explain(error: Exception, errors: ModuleType, offline: str) -> str:
+    """Say what the hub refused and what to do; offline: if it cannot be reached."""
     first = next(iter(str(error).strip().splitlines()), type(error).__name__)
     if isinstance(error, errors.RevisionNotFoundError):
         return "the repository has no such revision"
@@ -195,8 +197,5 @@ def _explain(error: Exception, errors: ModuleType) -> str:
             f"HF_TOKEN if it is private ({first})"
         )
     if isinstance(error, errors.LocalEntryNotFoundError) or status is None:
-        return (
-            f"the hub cannot be reached, and no complete copy is in its cache ({first}); connect once, or copy the "
-            "folder of the model here and pass its path"
-        )
+        return f"the hub cannot be reached ({first}); {offline}"
     return f"the hub refuses: {first}"

@@ -213,8 +213,8 @@ class LabelTower(nn.Module):
 
     def _copied(self, x: Tensor, copies: int) -> Tensor:
         """Repeat the rows "m·l·cell …" of each component."""
-        parts = x.split(self.num_classes * self.patch**2)
-        return torch.cat([part for part in parts for _ in range(copies)])
+        components = x.reshape(-1, self.num_classes * self.patch**2, *x.shape[1:])
+        return components.repeat_interleave(copies, 0).flatten(0, 1)
 
     def forward(self, onehot: Tensor, t: Tensor, *added: Tensor) -> tuple[Tensor, Tensor]:
         """Return log_weight "b m" of the components and the logits "b m l *space" of x0 in each."""

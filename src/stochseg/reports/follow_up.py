@@ -33,9 +33,19 @@ def compare_predictions(
         UserError: if a result is missing or damaged, if it has no such class, or if the two cannot be compared.
     """
     results = [_read(folder) for folder in (before, after)]
+    check_same_rater(results[0].drawn_as, results[1].drawn_as)
     sizes = [_size(result, folder, label) for result, folder in zip(results, (before, after), strict=True)]
     found = growth(sizes[0], sizes[1], threshold=threshold, days=days)
     return found, PER_SLICE if any(result.per_slice for result in results) else ""
+
+
+def check_same_rater(before: str | None, after: str | None) -> None:
+    """Raise a UserError unless samples of two scans were drawn as the same rater would; None: as any of them."""
+    if before != after:
+        raise UserError(
+            f"expected samples of both scans drawn as the same rater would, got {before or 'any rater'} and "
+            f"{after or 'any rater'}: their habits would count as growth; draw the samples of one scan again"
+        )
 
 
 def _read(folder: Path) -> Result:

@@ -9,6 +9,7 @@ import numpy as np
 from stochseg.analysis import Measurement, growth
 from stochseg.errors import UserError
 from stochseg.models.io import read_json
+from stochseg.reports import check_same_rater
 from stochseg.studio.store import PAGE, Json
 
 THRESHOLDS = (0.0, 0.1, 0.25, 0.5, 1.0)
@@ -24,12 +25,7 @@ def compare_jobs(before: Path, after: Path, measure: str, days: float | None) ->
         days: between the scans.
     """
     first, second = (read_json(folder / PAGE / "result.json") for folder in (before, after))
-    hands = [content.get("drawn_as") or "any rater" for content in (first, second)]
-    if hands[0] != hands[1]:
-        raise UserError(
-            f"expected two jobs drawn as the same rater would, got {hands[0]} and {hands[1]}: raters differ, too, not "
-            "only the scans; draw one of both again"
-        )
+    check_same_rater(first.get("drawn_as"), second.get("drawn_as"))
     found = growth(_measurement(first, measure), _measurement(second, measure), days=days)
     relative = found.relative
     finite = [float(value) if np.isfinite(value) else None for value in relative.values]

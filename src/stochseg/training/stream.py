@@ -75,7 +75,7 @@ class TrainingStream(torch.utils.data.Dataset[Draw]):
         if batch_size % world:
             raise UserError(f"batch_size {batch_size} must be a multiple of the number of processes, {world}")
         if len(data) == 0:
-            raise UserError("the training split is empty")
+            raise UserError("the training split is empty; add images to it (`train` of splits.json)")
         self.data, self.batch_size, self.seed = data, batch_size, seed
         self.augment = lookup("augmentation", AUGMENTATIONS, augment)
         self.share = range(rank, batch_size, world)

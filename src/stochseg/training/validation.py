@@ -21,7 +21,7 @@ SHOWN = 4
 def validation_images(data: SegmentationData, count: int) -> list[int]:
     """Indices of evenly spaced images, without those that have no labeled pixel."""
     if len(data) == 0:
-        raise UserError("the validation split is empty")
+        raise UserError("the validation split is empty; add images of other patients to it (`val` of splits.json)")
 
     def is_labeled(i: int) -> bool:
         return data.info.ignore is None or len(data[i].rated(data.info.ignore).raters) > 0

@@ -194,6 +194,19 @@ def test_faults_are_named(tmp_path, change, match):
         [item.read() for item in plan_import("nnunet", tmp_path / "d").items]
 
 
+def test_training_images_without_a_label_map_are_named(tmp_path, run):
+    write_foreign(tmp_path / "d")
+    (tmp_path / "d/labelsTr/liver_002.nii.gz").unlink()
+    (tmp_path / "d/imagesTs").mkdir()
+    (tmp_path / "d/imagesTs/liver_004_0000.nii.gz").touch()  # images of a test set have none
+    code, out, messages = run("data", "import", "nnunet", tmp_path / "d", tmp_path / "d.h5")
+    assert code == 0
+    assert "train: 1 examples" in out
+    assert "skipped 1 case(s) of imagesTr without a label map: liver_002" in messages
+    write_foreign(tmp_path / "d")
+    assert plan_import("nnunet", tmp_path / "d").provenance.note == ""
+
+
 def test_commands_export_and_import(tmp_path, run):
     root = tmp_path / "mine"
     init_folder(write_example_folder(root, count=8, size=16))

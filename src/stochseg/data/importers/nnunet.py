@@ -30,6 +30,8 @@ from stochseg.types import DatasetInfo, Normalization, Spacing
 
 MEASURED = 20
 """Cases whose intensities are measured for the normalization."""
+SHOWN = 5
+"""Cases that a note names."""
 
 
 @dataclass(frozen=True)
@@ -123,27 +125,30 @@ def nnunet(source: Path) -> Plan:
     facts = None
     if OURS in description:
         facts = ExportFacts.parse(description[OURS], where=f"{tree.where(roots[0] + DATASET)}: {OURS}")
-    cases = _find_cases(tree, roots, description, facts)
+    cases, unlabeled = _find_cases(tree, roots, description, facts)
     names, void = label_names(description, tree.where(roots[0] + DATASET))
     reader = _reader(tree, description, cases, names, void, facts)
     items = _items(reader, cases, facts)
+    few = ", ".join(unlabeled[:SHOWN]) + (" …" if len(unlabeled) > SHOWN else "")
     stated = description.get("licence") or description.get("license") or "not stated"
     provenance = Provenance(
         kind="nnunet",
         source=source.resolve().name,
         license=facts.license if facts else str(stated),
         citation=facts.citation if facts else str(description.get("reference") or ""),
+        note=f"skipped {len(unlabeled)} case(s) of imagesTr without a label map: {few}" if unlabeled else "",
     )
     return Plan(reader.info, provenance, items, max_raters=max(len(files.labels) for files in cases.values()))
 
 
 def _find_cases(
     tree: Tree, roots: Sequence[str], description: Mapping[str, Any], facts: ExportFacts | None
-) -> dict[str, Files]:
-    """The files of all cases with an image and a label map."""
+) -> tuple[dict[str, Files], list[str]]:
+    """The files of all cases with an image and a label map, and the cases of imagesTr without a label map."""
     suffix = str(description.get("file_ending") or ".nii.gz")
     channels: dict[str, dict[int, str]] = {}
     labels: dict[str, dict[str, str]] = {}
+    training: set[str] = set()
     for root in roots:
         for name in tree.names:
             inside = name.removeprefix(root)
@@ -152,6 +157,7 @@ def _find_cases(
             folder, file = inside.removesuffix(suffix).split("/")
             if found := re.fullmatch(r"(.+)_(\d{4})", file) if folder in ("imagesTr", "imagesTs") else None:
                 channels.setdefault(found[1], {}).setdefault(int(found[2]), name)
+                training |= {found[1]} if folder == "imagesTr" else set()
             elif found := re.fullmatch(r"labels(?:Tr|Ts)(?:_(.+))?", folder):
                 rater = found[1] or (root.rstrip("/") if len(roots) > 1 else "")
                 labels.setdefault(file, {})[rater] = name
@@ -170,7 +176,7 @@ def _find_cases(
         cases[case] = Files(tuple(channels[case][i] for i in sorted(channels[case])), maps)
     if not cases:
         raise UserError(f"{tree.path}: expected labelsTr/CASE{suffix} and imagesTr/CASE_0000{suffix}, found none")
-    return cases
+    return cases, sorted(training - cases.keys())
 
 
 def _reader(

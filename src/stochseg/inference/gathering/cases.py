@@ -12,6 +12,7 @@ from stochseg.data.readers import arrays, itk, nifti
 from stochseg.data.readers.pictures import SUFFIXES as PICTURES
 from stochseg.errors import UserError
 from stochseg.inference.gathering.options import GatherOptions
+from stochseg.inference.result_folder import is_result
 from stochseg.inference.sources import Found, Source, find_sources, stem
 
 SUFFIXES = (*nifti.SUFFIXES, *itk.SUFFIXES, *arrays.SUFFIXES, *PICTURES)
@@ -88,6 +89,7 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
     """The folders of members or cases; those below a single one that has no predictions itself."""
     if len(paths) == 1 and not _predictions(paths[0]):
         paths = sorted(path for path in paths[0].iterdir() if path.is_dir() and not path.name.startswith("."))
+        paths = [path for path in paths if not is_result(path)]  # of an earlier call with this --out
     found = [path for path in paths if _predictions(path)]
     if not found:
         raise UserError(

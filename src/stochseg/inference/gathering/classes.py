@@ -17,9 +17,14 @@ def stated_names(cases: Sequence[Case], given: Sequence[str]) -> tuple[str, ...]
     """Names of the labels 0, 1, …: those that the user gave, or those of dataset.json; () if nothing states them.
 
     Raises:
-        UserError: Members have different label sets.
+        UserError: Members have different label sets, or the given names are not those of two or more classes.
     """
     if given:
+        if len(given) < 2 or len({*given}) < len(given):
+            raise UserError(
+                "classes: expected the names of all labels, each once and the background first, such as "
+                f"background,nodule, got {','.join(given)}"
+            )
         return tuple(given)
     folders = {member.file.parent for case in cases for member in case.members}
     stated: dict[tuple[str, ...], Path] = {}

@@ -130,6 +130,11 @@ def _interpret(slices: Pixels, kind: str, where: str) -> Map:
                 f"{where}: expected probabilities as floats in 0..1, or as unsigned integers of 8 or 16 bits, whose "
                 f"highest value is 1, got {slices.dtype}; convert them"
             )
+        if slices.max() == 1:
+            raise UserError(
+                f"{where}: expected probabilities as integers up to {np.iinfo(slices.dtype).max}, got zeros and ones; "
+                "save them as floats, or gather them as labels"
+            )
         slices = slices / np.float32(np.iinfo(slices.dtype).max)
     whole = slices.dtype.kind in "bui" or (slices.ndim == 3 and bool((slices == np.rint(slices)).all()))
     if kind == "labels" or (kind == "auto" and whole):
@@ -178,8 +183,8 @@ def _read_archive(file: Path, stack: Stack, labels: npt.NDArray[np.int64] | None
     Args:
         file: The archive. The .pkl next to it is not read: it could run code.
         stack: The image.
-        labels: The label map next to it, "s h w", which tells in which of the two ways the voxels are ordered; where
-            it does not, plans.json does.
+        labels: The label map next to it, "s h w", which decides between the two orders of the voxels; where it agrees
+            with both, plans.json decides.
     """
     _, values = arrays.read_array(file, ("probabilities", "softmax"))
     if values.ndim != 4 or values.dtype.kind != "f":
