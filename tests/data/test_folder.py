@@ -318,6 +318,18 @@ def test_init_never_overwrites_and_splits_by_group(plain):
     assert (plain / "splits.json").read_text() == (plain / "kept.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"class_names": ["background", "cup", "cup"]}, "class_names lists a name twice.*cup"),
+        ({"palette": ["#000000", "#ff0000", "#FF0000"]}, "palette lists a color twice"),
+    ],
+)
+def test_names_and_colors_that_stand_for_two_classes_are_refused(keys, match):
+    with pytest.raises(UserError, match=match):
+        FolderConfig.parse({"num_classes": 3, "image_channels": 1, **keys}, where="dataset.yaml")
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 400])
 def test_splits_keep_patients_together_and_none_empty(count):
     config = FolderConfig(num_classes=2, image_channels=1, group="^(.+)-")

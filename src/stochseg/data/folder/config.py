@@ -49,6 +49,8 @@ class FolderConfig(DatasetInfo):
                 raise ValueError(f"expected a color such as '#e8853c', got {color!r}")
         if len({color.lower() for color in self.palette}) < len(self.palette):
             raise ValueError(f"palette lists a color twice: {list(self.palette)}")
+        if len({*self.class_names}) < len(self.class_names):
+            raise ValueError(f"class_names lists a name twice: {list(self.class_names)}")
         if self.threshold is not None and (self.num_classes != 2 or self.values):
             raise ValueError("threshold makes masks of 2 classes: it needs num_classes: 2 and no values")
         wrong = {value for value in self.values.values() if value not in (*range(self.num_classes), self.ignore)}
