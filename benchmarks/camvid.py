@@ -47,8 +47,11 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     "fast-late": ("camvid-fast", ["model.options.denoise_from=0.5"]),
     "fast-frozen": ("camvid-fast", ["model.options.encoder_lr=0"]),
     "fast-pure0": ("camvid-fast", ["model.options.pure=0"]),
+    # Also turned, scaled, shifted and bent images.
+    "fast-warp": ("camvid-fast", ["data.augment=flip-jitter-warp"]),
     "smp": ("camvid-smp", []),
     "unet-ce": ("camvid-unet-ce", []),
+    "unet-ce-warp": ("camvid-unet-ce", ["data.augment=flip-jitter-warp"]),
     "ccdm": ("camvid-ccdm", []),
 }
 """Recipes and what is changed in them."""
