@@ -60,9 +60,10 @@ of their probabilities: mean ± standard deviation over trainings with different
 ({hardware}), counted in CPU time; a busy machine takes fewer steps in it. Every network started with the ImageNet
 weights of EfficientNet-Lite0. `fast-ce` is the network of `fast` without diffusion: it sees only noise, and is trained
 with cross-entropy. `fast-late` denoises in the second half of the training only, `fast-frozen` does not train the
-pretrained features, and `fast-pure0` draws t of training without a share of pure noise. Frozen parameters are not
-counted. Majority votes are in the CSV file. Written by [benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are
-`camvid-fast`, `camvid-smp`, `camvid-unet-ce` and `camvid-ccdm`.
+pretrained features, and `fast-pure0` draws t of training without a share of pure noise. Names with `warp` also turn,
+scale, shift and bend the training images (`flip-jitter-warp`). Frozen parameters are not counted. Majority votes are in
+the CSV file. Written by [benchmarks/camvid.py](../benchmarks/camvid.py); its recipes are `camvid-fast`, `camvid-smp`,
+`camvid-unet-ce` and `camvid-ccdm`.
 """
 
 PUBLISHED = re.compile(r"\n*^Published parameters: (.+)\.$", re.MULTILINE)

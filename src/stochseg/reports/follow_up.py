@@ -40,7 +40,15 @@ def compare_predictions(
 
 
 def check_same_rater(before: str | None, after: str | None) -> None:
-    """Raise a UserError unless samples of two scans were drawn as the same rater would; None: as any of them."""
+    """Refuse to compare samples that were drawn as different raters would.
+
+    Args:
+        before: the rater of the first scan, None for any of them.
+        after: of the second scan.
+
+    Raises:
+        UserError: if the two differ.
+    """
     if before != after:
         raise UserError(
             f"expected samples of both scans drawn as the same rater would, got {before or 'any rater'} and "
