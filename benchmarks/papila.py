@@ -21,7 +21,6 @@ from rich.console import Console
 from harness import argument_parser, provenance, scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
-from stochseg.experiments.fair import intervals
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.memory import keep_freed_memory
@@ -71,10 +70,10 @@ def table(rows: list[dict[str, Any]], data: Path) -> list[dict[str, Any]]:
     done = []
     for row in sorted(rows, key=lambda row: float(row["ged_16"])):
         images, facts = row["images"], {key: value for key, value in row.items() if key != "images"}
-        found = intervals(images, ours, patients) if ours and images is not ours else {}
-        low, high = found.get("difference_interval", ("", ""))
-        difference = {"difference": found.get("difference", ""), "low": low, "high": high}
-        rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in difference.items()}
+        mean, interval = difference(images, ours if images is not ours else {}, patients)
+        low, high = interval or (None, None)
+        compared = {"difference": mean, "low": low, "high": high}
+        rounded = {key: "" if value is None else round(value, 4) for key, value in compared.items()}
         done.append({**facts, "images": len(images), **rounded})
     return done
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from stochseg.errors import UserError
 from stochseg.experiments import fair as module
+from stochseg.experiments import fair_table
 from stochseg.experiments.compare import method_config
-from stochseg.experiments.fair import FairTerms, compare_fair, intervals, parse_budgets
+from stochseg.experiments.fair import FairTerms, compare_fair, parse_budgets
+from stochseg.experiments.fair_table import difference
 from stochseg.experiments.method_sets import ABLATIONS, FAST, HEADS, PUBLISHED, fair_methods
 from stochseg.models import MODELS, create, load
 from stochseg.training import open_split
 from stochseg.training.config import write_config
+from stochseg.training.log import LOG_FILE, read_log
 
 BUDGETS = (0.002, 0.004)
 
@@ -38,8 +44,12 @@ def test_stages_are_kept_and_the_table_has_curve_intervals_and_references(method
         (BUDGETS[0], "10"),
         *((BUDGETS[1], sampling) for sampling in ("10", "50", "latin", "own")),
     ]
-    assert [row["method"] for row in rows[len(own) :]] == ["blind", "empty", "majority", "pixels", "raters"]
+    references = rows[len(own) :]
+    assert [row["method"] for row in references] == ["blind", "empty", "majority", "pixels", "raters"]
     for row in own:
+        assert row["image_count"] == (2 if row["sampling"] == "own" else 3)
+        if row["image_count"] == 3:
+            assert row["blind_difference"] == pytest.approx(row["ged_16"] - references[0]["ged_16"])
         low, high = row["interval"]
         assert low <= row["ged_16"] <= high
         assert row["difference"] == 0
@@ -48,8 +58,16 @@ def test_stages_are_kept_and_the_table_has_curve_intervals_and_references(method
     pilots = [json.loads(file.read_text()) for file in sorted(folder.glob("pilot-*.json"))]
     assert len(pilots) == 3
     best = min(pilots, key=lambda pilot: pilot["ged_16"])["lr"]
-    assert own[0]["lr"] == best
-    assert load(folder / "run" / "at-0.002m").name == "ccdm"
+    assert {row["lr"] for row in own} == {best}
+    assert {row["pilots"] for row in own} == {"3 of 3"}
+    reached = {run.name: read_log(run / LOG_FILE) for run in folder.glob("pilot-*/")}
+    (continued,) = (rows for rows in reached.values() if rows[-1]["seconds"] >= 60 * BUDGETS[1])
+    continued = [row for row in continued if "train/lr" in row]
+    rates = [row["train/lr"] for row in continued]
+    assert rates[0] == best  # constant, with a short decay at the end
+    assert rates[len(rates) // 2] == best
+    assert rates[-1] < best
+    assert [row["step"] for row in continued] == [*range(1, own[-1]["steps"] + 1)]
     with (out / "fair.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
     assert (out / "fair.png").stat().st_size > 1000
@@ -61,7 +79,7 @@ def test_stages_are_kept_and_the_table_has_curve_intervals_and_references(method
         shutil.rmtree(trained)
     monkeypatch.setattr(module, "train", untouched)
     monkeypatch.setattr(module, "evaluate", untouched)
-    monkeypatch.setattr(module, "score_references", untouched)
+    monkeypatch.setattr(fair_table, "score_references_by_image", untouched)
     assert json.dumps(compare_fair([method], terms, out)) == json.dumps(rows)
     with pytest.raises(UserError, match="another images"):
         compare_fair([method], FairTerms(None, BUDGETS, images=2), out)
@@ -108,10 +126,58 @@ def test_intervals_are_those_of_patients_drawn_again():
         means = [np.mean([*itertools.chain.from_iterable(images[p] for p in draw)]) for draw in draws]
         return np.quantile(means, [0.025, 0.975], method="inverted_cdf")
 
-    found = intervals(own, first, patients)
-    np.testing.assert_allclose(found["interval"], exact(own), atol=0.03)
-    assert found["difference"] == pytest.approx(np.mean([own[k] - first[k] for k in own]))
-    np.testing.assert_allclose(found["difference_interval"], exact({k: own[k] - first[k] for k in own}), atol=0.03)
+    mean, interval = difference(own, dict.fromkeys(own, 0.0), patients)
+    assert mean == pytest.approx(np.mean([*own.values()]))
+    np.testing.assert_allclose(interval, exact(own), atol=0.03)
+    mean, interval = difference(own, first, patients)
+    assert mean == pytest.approx(np.mean([own[k] - first[k] for k in own]))
+    np.testing.assert_allclose(interval, exact({k: own[k] - first[k] for k in own}), atol=0.03)
+    assert difference(own, {"b": 0.4, "e": 9.0}, patients)[0] == pytest.approx(0.1)  # images that both have
+    assert difference(own, {}, patients) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("interval", "note"),
+    [
+        (None, ""),
+        ((-0.2, -0.1), ""),
+        ((-0.2, 0.1), "not clearly better than blind"),
+        ((0.1, 0.2), "worse than blind"),
+    ],
+)
+def test_a_row_says_whether_it_beats_blind(interval, note):
+    assert fair_table._note(interval) == note
+
+
+def test_all_methods_take_a_stage_before_the_next_begins(method, tmp_path):
+    console, methods = Console(record=True, width=500, quiet=False, file=io.StringIO()), [method, f"{method} lr=1e-3"]
+    compare_fair(methods, FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path, console=console)
+    stages = [line.rsplit(", ", 1)[1] for line in console.export_text().splitlines()]
+    assert stages[::2] == stages[1::2]
+    assert stages[0] == "pilot at 1 × lr: finished"
+    assert len(stages) == 2 * len(module.stages(FairTerms(None, BUDGETS[:1])))
+
+
+def test_scores_of_the_first_budget_are_those_of_the_best_pilot_so_far(method, tmp_path, monkeypatch):
+    ged, scored, evaluate = iter([0.5, 0.3, 0.4]), [], module._evaluate
+
+    def choose(model, data, sampling, limit):
+        if limit == module.TUNE_IMAGES:
+            return SimpleNamespace(metrics={"ged_16": next(ged)})
+        scored.append(sampling)
+        return evaluate(model, data, sampling, limit)
+
+    monkeypatch.setattr(module, "_evaluate", choose)
+    rows = compare_fair([method], FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path)
+    assert {row["lr"] for row in rows if row["method"] == method} == {3e-2}
+    assert scored == ["10", "10", "latin", "own"]  # of the pilots at 1 and 3 times the rate, and of the better
+
+
+@pytest.mark.xdist_group("dask")
+def test_two_workers_take_the_stages_of_one_method_in_turn(method, tmp_path, pool):
+    terms = FairTerms(None, BUDGETS[:1], images=2, images_own=1)
+    rows = compare_fair([method], terms, tmp_path, pool=pool)
+    assert {row["sampling"] for row in rows if row["method"] == method} == {"10", "50", "latin", "own"}
 
 
 def test_all_stands_for_every_model_and_the_ablations():
@@ -151,14 +217,13 @@ def test_ablations_and_heads_on_the_image_tower_run(names, settings, tmp_path):
 def test_samples_that_would_be_the_same_are_drawn_once(tmp_path, monkeypatch):
     """A method of one evaluation draws the same within 10 and within 50; one of many does not."""
     drawn, score = [], module._score
-    monkeypatch.setattr(
-        module, "_score", lambda model, config, *rest: drawn.append(rest[0]) or score(model, config, *rest)
-    )
+    monkeypatch.setattr(module, "_score", lambda *given: drawn.append(given[3]) or score(*given))
     terms = FairTerms(None, (0.001,), images=2, images_own=1, overrides=PHANTOMS)
     single = "unet-ce model.options.base=8 model.options.multipliers=[1,2]"
     many = "ccdm model.options.base=8 model.options.multipliers=[1,2] model.options.evaluations=12"
     rows = compare_fair([single, many], terms, tmp_path)
-    assert sorted(drawn) == ["10", "10", "50", "latin", "latin", "own", "own"]
+    assert sorted({*drawn}) == ["10", "50", "latin", "own"]
+    assert drawn.count("50") == 1
     found = {(row["method"], row.get("sampling")): row for row in rows}
     assert found[single, "50"]["ged_16"] == found[single, "10"]["ged_16"]
     assert found[single, "50"]["images_seen"] == found[single, "10"]["images_seen"]
@@ -174,7 +239,8 @@ def test_further_trainings_are_added_to_a_comparison(method, tmp_path):
     assert [row["ged_16"] for row in own[:4]] == [row["ged_16"] for row in before[:4]]
     assert {row["lr"] for row in own} == {before[0]["lr"]}  # the pilots of the first training chose it
     folder = next(path for path in out.iterdir() if path.is_dir())
-    first, second = (load(folder / run / "last").state_dict() for run in ("run", "run-seed-1"))
+    best, _ = module.best_pilot(folder)
+    first, second = (load(folder / run / "last").state_dict() for run in (best, "run-seed-1"))
     assert any((first[key] != second[key]).any() for key in first)
 
 

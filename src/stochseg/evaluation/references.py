@@ -122,8 +122,15 @@ def score_references(data: SegmentationData, counts: Sequence[int], limit: int |
     >>> list(found), found["empty"]["diversity_16"]
     (['blind', 'empty', 'majority', 'pixels', 'raters'], 0.0)
     """
+    return {name: scores for name, (scores, _) in score_references_by_image(data, counts, limit).items()}
+
+
+def score_references_by_image(
+    data: SegmentationData, counts: Sequence[int], limit: int | None = None
+) -> dict[str, tuple[Scores, dict[str, Scores]]]:
+    """`score_references`, with the metrics of each image by its id, for intervals."""
     names = OF_SINGLE_ANNOTATIONS if has_single_annotations(data) else tuple(REFERENCES)
-    rows: dict[str, list[Scores]] = {name: [] for name in names}
+    rows: dict[str, dict[str, Scores]] = {name: {} for name in names}
     sums: dict[str, list[ImageSums]] = {name: [] for name in names}
     pool = _readings(data)
     for i in spread(len(data), len(data) if limit is None else limit):
@@ -135,10 +142,14 @@ def score_references(data: SegmentationData, counts: Sequence[int], limit: int |
             if name == BLIND and len(image.others) == 0:
                 continue
             distribution = REFERENCES[name][0](image)
-            rows[name].append(_scores(distribution, image, counts))
+            rows[name][example.id] = _scores(distribution, image, counts)
             samples = _samples(distribution)
             sums[name].append(image_sums({len(distribution.maps): samples}, example, data.info, fused=False))
-    return {name: _means(rows[name]) | data_metrics(sums[name], data.info) for name in names if rows[name]}
+    return {
+        name: (_means([*found.values()]) | data_metrics(sums[name], data.info), found)
+        for name, found in rows.items()
+        if found
+    }
 
 
 def worse_than_blind(metrics: Mapping[str, float], references: References, n: int) -> bool:

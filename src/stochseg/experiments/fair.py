@@ -16,42 +16,39 @@ its scores are enough: its trainings can be removed, or stay on the machine that
 from __future__ import annotations
 
 import json
+import math
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from stochseg.data import SegmentationData, spread
 from stochseg.errors import UserError
-from stochseg.evaluation import Evaluation, evaluate, score_references
-from stochseg.evaluation.references import REFERENCE_NOTE, worse_than_blind
+from stochseg.evaluation import Evaluation, evaluate
 from stochseg.experiments.compare import folder_of, method_config, parse_budget
-from stochseg.experiments.comparison import markdown_table
+from stochseg.experiments.fair_table import SCORED, N, write_fair
 from stochseg.experiments.method_sets import fair_methods
-from stochseg.files import write_csv, write_text
+from stochseg.files import write_text
 from stochseg.locks import locked
-from stochseg.metrics.table import format_metric
 from stochseg.models import StochasticSegmenter, load
 from stochseg.models.registry import find_class
 from stochseg.models.sampling import SamplingOptions
-from stochseg.plotting import learning_curves, write_figure
 from stochseg.training import TrainConfig, open_split, train
 from stochseg.training.config import snapshot_name
 from stochseg.training.log import LOG_FILE, read_log
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
-RATES = (1 / 3, 1.0, 3.0)
+RATES = (1.0, 3.0, 1 / 3)
 TUNE = 0.1
-TAIL = 0.1
-N = 16
-SCORED = ("ged_16", "ged_unbiased", "hm_iou_16", "ece")
-RESAMPLES = 2000
+TUNE_IMAGES = 100
+TAIL, NO_TAIL = 0.1, 1e-9
+SAVE_EVERY = 100
+PROBLEM = "problem.txt"
 
 
 @dataclass(frozen=True)
@@ -125,18 +122,31 @@ def compare_fair(
             if len(open_split(config, split)) == 0:
                 raise UserError(f"{name}: the split {split!r} of its data is empty")
     runner: Runner[str] = partial(run_here, str) if pool is None else partial(pool.run, str)
-    work = [[(name, config, out / folder_of(name))] for name, config in configs.items()]
+    todo, failed = stages(terms), set[str]()
+
+    def pending() -> Iterator[list[Work]]:
+        """Take a stage of all methods before the next stage, so that a stopped comparison compares all of them."""
+        for number in range(len(todo)):
+            for name, config in configs.items():
+                if name not in failed:
+                    yield [(name, config, out / folder_of(name), number)]
+
     with locked(out):
         _check_terms(out / "terms.json", terms.record())
-        with closing(runner(partial(_run_methods, terms), work, _lost)) as finished:
-            for name, problem in finished:
-                console.print(f"{name}: {problem or 'finished'}", highlight=False, markup=False)
-        return write_fair(names, configs[names[0]], terms, out)
+        data = open_split(configs[names[0]], terms.split)
+        table = partial(write_fair, names, data, out, images=terms.images, pilots=len(RATES))
+        with closing(runner(partial(_take_stage, terms), pending(), _lost)) as taken:
+            for (name, *_, number), problem in taken:
+                console.print(f"{name}, {todo[number].name}: {problem or 'finished'}", highlight=False, markup=False)
+                if problem:
+                    failed.add(name)
+                table()
+        return table()
 
 
 def _config(method: str, terms: FairTerms) -> TrainConfig:
     config = method_config(method, [*terms.overrides, f"data.tune={TUNE}", f"seed={terms.seed}"], terms.data, {})
-    update = {"clock": "cpu", "decay": "tail", "tail": TAIL, "steps": 10**9}
+    update = {"clock": "cpu", "decay": "tail", "steps": 10**9, "save_every": min(config.save_every, SAVE_EVERY)}
     return config.model_copy(update=update)
 
 
@@ -150,81 +160,137 @@ def _check_terms(file: Path, record: Mapping[str, Any]) -> None:
     write_text(file, json.dumps(now, indent=2) + "\n")
 
 
-# ---------------------------------------------------------------------- one method: pilots, training, scores
+# ---------------------------------------------------------------------- one method, stage by stage
 
 
-def _run_methods(
-    terms: FairTerms, shared: str, methods: Sequence[tuple[str, TrainConfig, Path]]
-) -> Iterator[tuple[str, str]]:
-    for name, config, folder in methods:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            run_method(config, folder, terms)
-            (folder / "problem.txt").unlink(missing_ok=True)
-            yield name, ""
-        except Exception as error:
-            (folder / "problem.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            yield name, " ".join(f"{type(error).__name__}: {error}".split())[:300]
+@dataclass(frozen=True)
+class Stage:
+    """A part of the protocol: `take` does what is left of it, given the config, folder and terms of a method."""
+
+    name: str
+    take: Callable[[TrainConfig, Path, FairTerms], None]
 
 
-def _lost(method: tuple[str, TrainConfig, Path]) -> tuple[str, str]:
-    return method[0], f"its worker died {MAX_DEATHS} times, perhaps for lack of memory"
-
-
-def run_method(config: TrainConfig, folder: Path, terms: FairTerms) -> None:
-    """Take the stages of one method that are left."""
-    lr = _best_rate(config, folder, terms)
-    last = terms.budgets[-1]
-    update = {"minutes": last, "snapshots": terms.budgets[:-1], "lr": lr, "final_lr": min(config.final_lr, lr / 10)}
-    config = config.model_copy(update=update)
+def stages(terms: FairTerms) -> list[Stage]:
+    """All stages of a method, in order."""
+    found = [Stage(f"pilot at {rate:.2g} × lr", partial(_pilot, rate)) for rate in RATES]
     for seed in range(terms.seeds):
-        _run_seed(config.model_copy(update={"seed": terms.seed + seed}), seed, folder, terms)
+        suffix = f", training {seed + 1}" if seed else ""
+        for budget in terms.budgets:
+            found.append(Stage(f"{budget:g} minutes{suffix}", partial(_continue, seed, budget)))
+        for sampling in ("latin", "50", "own"):
+            found.append(Stage(f"sampling {sampling}{suffix}", partial(_sample, seed, terms.budgets[-1], sampling)))
+    return found
 
 
-def _run_seed(config: TrainConfig, seed: int, folder: Path, terms: FairTerms) -> None:
-    """One training and its scores at every budget; trainings are counted from 0."""
-    suffix, last = f"-seed-{seed}" if seed else "", terms.budgets[-1]
-    kinds = [(budget, "10") for budget in terms.budgets] + [(last, sampling) for sampling in ("50", "own", "latin")]
-    files = {folder / f"scores-{budget:g}m-{sampling}{suffix}.json": (budget, sampling) for budget, sampling in kinds}
-    missing = {file: kind for file, kind in files.items() if not file.exists()}
-    if not missing:
-        return
-    run = folder / f"run{suffix}"
-    train(config, run, resume=True, device="cpu", console=Console(quiet=True))
-    for file, (budget, sampling) in missing.items():
-        model = load(run / ("last" if budget == last else snapshot_name(budget)))
-        about = {"minutes": budget, "sampling": sampling, "seed": config.seed, "lr": config.lr}
-        plain = folder / f"scores-{budget:g}m-10{suffix}.json"
-        if sampling == "50" and plain.exists() and _options(model, "50") == _options(model, "10"):
-            scores = json.loads(plain.read_text(encoding="utf-8"))  # few evaluations are all that the method makes
-        else:
-            scores = {**_facts(config, run, budget), **_score(model, config, sampling, terms)}
-        write_text(file, json.dumps({**scores, **about}) + "\n")
+Work = tuple[str, TrainConfig, Path, int]
+"""A method: its name, config and folder, and the number of the stage to take."""
 
 
-def _best_rate(config: TrainConfig, folder: Path, terms: FairTerms) -> float:
-    """The learning rate with the lowest GED on the split `tune` after a pilot."""
-    found: dict[float, float] = {}
-    for rate in RATES:
-        lr, name = config.lr * rate, f"pilot-{rate:.2g}"
-        file = folder / f"{name}.json"
-        if not file.exists():
-            pilot = config.model_copy(
-                update={"minutes": terms.budgets[0], "lr": lr, "final_lr": min(config.final_lr, lr / 10)}
-            )
-            try:
-                train(pilot, folder / name, resume=True, device="cpu", console=Console(quiet=True))
-                ged = _evaluate(load(folder / name / "last"), open_split(pilot, "tune"), "10", 100).metrics["ged_16"]
-            except UserError as error:  # a rate at which the method diverges
-                ged, reason = float("inf"), str(error)
-                (folder / f"{name}.txt").write_text(reason, encoding="utf-8")
-            write_text(file, json.dumps({"lr": lr, "ged_16": ged}) + "\n")
-        row = json.loads(file.read_text(encoding="utf-8"))
-        found[row["lr"]] = row["ged_16"]
-    best = min(found, key=found.__getitem__)
-    if found[best] == float("inf"):
+def _take_stage(terms: FairTerms, shared: str, work: Sequence[Work]) -> Iterator[tuple[Work, str]]:
+    """Yield what was done and why it failed, or ""."""
+    for each in work:
+        _, config, folder, number = each
+        try:
+            with locked(folder, patience=math.inf):  # the stage before may still run, on another worker
+                stages(terms)[number].take(config, folder, terms)
+                (folder / PROBLEM).unlink(missing_ok=True)
+            yield each, ""
+        except Exception as error:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
+            yield each, " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _lost(work: Work) -> tuple[Work, str]:
+    return work, f"its worker died {MAX_DEATHS} times, perhaps for lack of memory"
+
+
+def _pilot(rate: float, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
+    """Train up to the first budget with `rate` times the learning rate, and score the best pilot so far."""
+    name, first = f"pilot-{rate:.2g}", terms.budgets[0]
+    file = folder / f"{name}.json"
+    if not file.exists():
+        pilot = _training(config, config.lr * rate, 0, first, terms)
+        try:
+            train(pilot, folder / name, resume=True, device="cpu", console=Console(quiet=True))
+            model = _weights(folder / name, first, terms)
+            ged = _evaluate(model, open_split(pilot, "tune"), "10", TUNE_IMAGES).metrics["ged_16"]
+        except UserError as error:  # a rate at which the method diverges
+            ged = math.inf
+            (folder / f"{name}.txt").write_text(str(error), encoding="utf-8")
+        write_text(file, json.dumps({"lr": pilot.lr, "ged_16": ged}) + "\n")
+    if best_pilot(folder) is not None:
+        _continue(0, first, config, folder, terms)
+
+
+def best_pilot(folder: Path) -> tuple[str, float] | None:
+    """Name and learning rate of the pilot with the lowest GED on the split `tune`; None if all diverged so far."""
+    rows = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("pilot-*.json"))}
+    best = min(rows, key=lambda name: rows[name]["ged_16"], default=None)
+    return None if best is None or rows[best]["ged_16"] == math.inf else (best, rows[best]["lr"])
+
+
+def _training(config: TrainConfig, lr: float, seed: int, budget: float, terms: FairTerms) -> TrainConfig:
+    """The training up to a budget. It can be continued to the next, since only the last budget has a decay."""
+    update = {
+        "lr": lr,
+        "final_lr": min(config.final_lr, lr / 10),
+        "seed": terms.seed + seed,
+        "minutes": budget,
+        "snapshots": terms.budgets[:-1],
+        "tail": TAIL if budget == terms.budgets[-1] else NO_TAIL,
+    }
+    return config.model_copy(update=update)
+
+
+def _best_training(
+    config: TrainConfig, folder: Path, seed: int, budget: float, terms: FairTerms
+) -> tuple[TrainConfig, Path]:
+    """Config and run of a training at the best rate; the first one is the best pilot, continued."""
+    best = best_pilot(folder)
+    if best is None:
         raise UserError("all pilots diverged; lower the lr of the method")
-    return best
+    name, lr = best
+    return _training(config, lr, seed, budget, terms), folder / (f"run-seed-{seed}" if seed else name)
+
+
+def _weights(run: Path, budget: float, terms: FairTerms) -> StochasticSegmenter:
+    return load(run / ("last" if budget == terms.budgets[-1] else snapshot_name(budget)))
+
+
+def _scores_file(folder: Path, seed: int, budget: float, sampling: str) -> Path:
+    return folder / f"scores-{budget:g}m-{sampling}{f'-seed-{seed}' if seed else ''}.json"
+
+
+def _continue(seed: int, budget: float, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
+    """Train up to a budget at the best rate, and score samples of 10 evaluations."""
+    training, run = _best_training(config, folder, seed, budget, terms)
+    file = _scores_file(folder, seed, budget, "10")
+    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["lr"] == training.lr:
+        return
+    train(training, run, resume=True, device="cpu", console=Console(quiet=True))
+    _write_scores(file, _score(training, run, budget, "10", terms), training, budget, "10")
+
+
+def _sample(seed: int, budget: float, sampling: str, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
+    """Score another way of sampling."""
+    file = _scores_file(folder, seed, budget, sampling)
+    if file.exists():
+        return
+    training, run = _best_training(config, folder, seed, budget, terms)
+    train(training, run, resume=True, device="cpu", console=Console(quiet=True))  # nothing is left, unless it was lost
+    model, plain = _weights(run, budget, terms), _scores_file(folder, seed, budget, "10")
+    if sampling == "50" and _options(model, "50") == _options(model, "10"):  # few evaluations are all that it makes
+        scores = json.loads(plain.read_text(encoding="utf-8"))
+    else:
+        scores = _score(training, run, budget, sampling, terms)
+    _write_scores(file, scores, training, budget, sampling)
+
+
+def _write_scores(file: Path, scores: Mapping[str, Any], config: TrainConfig, minutes: float, sampling: str) -> None:
+    about = {"minutes": minutes, "sampling": sampling, "seed": config.seed, "lr": config.lr}
+    write_text(file, json.dumps({**scores, **about}) + "\n")
 
 
 def _facts(config: TrainConfig, run: Path, budget: float) -> dict[str, int]:
@@ -249,129 +315,16 @@ def _evaluate(model: StochasticSegmenter, data: SegmentationData, sampling: str,
     return evaluate(model, data, options=_options(model, sampling), limit=limit, keep=0)
 
 
-def _score(model: StochasticSegmenter, config: TrainConfig, sampling: str, terms: FairTerms) -> dict[str, Any]:
-    """Scores over all images and, for intervals, of each."""
-    data = open_split(config, terms.split)
+def _score(config: TrainConfig, run: Path, budget: float, sampling: str, terms: FairTerms) -> dict[str, Any]:
+    """Facts of a training, and scores over all images and, for intervals, of each."""
+    model, data = _weights(run, budget, terms), open_split(config, terms.split)
     if model.default_sampling().grid == "entropy":
         tune = open_split(config, "tune")
         model.calibrate_sampling([tune[i].image[None] for i in spread(len(tune), 16)])
-    limit = terms.images_own if sampling == "own" else terms.images
-    result = _evaluate(model, data, sampling, limit)
-    scores = {key: result.metrics[key] for key in SCORED if key in result.metrics}
+    result = _evaluate(model, data, sampling, terms.images_own if sampling == "own" else terms.images)
     return {
-        **scores,
+        **_facts(config, run, budget),
+        **{key: result.metrics[key] for key in SCORED if key in result.metrics},
         "evaluations": round(result.metrics["evaluations_per_sample"]),
         "images": {row["id"]: row["ged_16"] for row in result.images},
     }
-
-
-# ---------------------------------------------------------------------- the table
-
-
-COLUMNS = {
-    "method": "method",
-    "minutes": "core minutes",
-    "sampling": "sampling",
-    "seed": "training seed",
-    "ged_16": "GED_16",
-    "interval": "95% interval",
-    "difference": "difference to the first",
-    "difference_interval": "95% interval of the difference",
-    "ged_unbiased": "GED, unbiased",
-    "hm_iou_16": "HM-IoU_16",
-    "ece": "ECE",
-    "evaluations": "evaluations",
-    "lr": "lr",
-    "steps": "steps",
-    "images_seen": "images seen",
-    "pairs_seen": "pairs seen",
-    "note": "note",
-}
-
-
-def write_fair(names: Sequence[str], config: TrainConfig, terms: FairTerms, out: Path) -> list[dict[str, Any]]:
-    """Write the table and the curves of the results that exist; returns the rows."""
-    data = open_split(config, terms.split)
-    patients = {(each := data[i]).id: each.group or each.id for i in spread(len(data), terms.images)}
-    references = _references(data, terms, out / "references.json")
-    rows, first = list[dict[str, Any]](), dict[tuple[float, str, int], Mapping[str, float]]()
-    for name in names:
-        files = sorted((out / folder_of(name)).glob("scores-*.json"))
-        found = [{"seed": terms.seed, **json.loads(file.read_text(encoding="utf-8"))} for file in files]
-        for scores in sorted(found, key=lambda each: (each["seed"], each["minutes"])):
-            own = scores.pop("images")
-            reference = first.setdefault((scores["minutes"], scores["sampling"], scores["seed"]), own)
-            worse = worse_than_blind(scores, references, N)
-            note = "worse than blind" if worse else ""
-            rows.append({"method": name, **scores, **intervals(own, reference, patients), "note": note})
-        if not files:
-            rows.append({"method": name, "note": "no result yet"})
-    for name, known in references.items():
-        rows.append({"method": name, **{key: known[key] for key in SCORED if key in known}, "note": "reference"})
-    cells = [{key: _cell(key, row.get(key)) for key in COLUMNS} for row in rows]
-    write_csv(out / "fair.csv", cells)
-    write_text(out / "fair.md", f"{markdown_table(cells, COLUMNS)}\nReferences: {REFERENCE_NOTE}.\n")
-    curves = {name: _curve([row for row in rows if row["method"] == name]) for name in names}
-    write_figure(learning_curves(curves, references.get("blind", {}).get("ged_16")), out / "fair.png")
-    return rows
-
-
-def _curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """GED by minutes within 10 evaluations, the mean over trainings."""
-    scores: dict[float, list[float]] = {}
-    for row in rows:
-        if row.get("sampling") == "10":
-            scores.setdefault(row["minutes"], []).append(row["ged_16"])
-    return [(minutes, float(np.mean(scores[minutes]))) for minutes in sorted(scores)]
-
-
-def _references(data: SegmentationData, terms: FairTerms, file: Path) -> dict[str, dict[str, float]]:
-    if not file.exists():
-        write_text(file, json.dumps(score_references(data, [N], terms.images), indent=2) + "\n")
-    found: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
-    return found
-
-
-def intervals(
-    own: Mapping[str, float], first: Mapping[str, float], patients: Mapping[str, str]
-) -> dict[str, float | tuple[float, float]]:
-    """95% intervals of the mean over images and of its difference to another method, by bootstrap over patients.
-
-    Args:
-        own: score per image.
-        first: score per image of the other method; images that both have are compared.
-        patients: of each image.
-
-    Returns:
-        interval, difference and difference_interval.
-    """
-    common = [name for name in own if name in first]
-    difference = {name: own[name] - first[name] for name in common}
-    mean = float(np.mean([*difference.values()]))
-    return {
-        "interval": _bootstrap(own, patients),
-        "difference": mean,
-        "difference_interval": _bootstrap(difference, patients),
-    }
-
-
-def _bootstrap(values: Mapping[str, float], patients: Mapping[str, str]) -> tuple[float, float]:
-    """The 2.5% and 97.5% points of the mean over images, with patients drawn again with replacement."""
-    by_patient: dict[str, list[float]] = {}
-    for name, value in values.items():
-        by_patient.setdefault(patients[name], []).append(value)
-    sums, counts = (np.array([function(each) for each in by_patient.values()]) for function in (np.sum, len))
-    drawn = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _cell(key: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return " to ".join(f"{end:.3f}" for end in value)
-    if key in (*SCORED, "difference"):
-        return format_metric("ged" if key == "difference" else key, value)
-    return f"{value:g}" if isinstance(value, float) else str(value)

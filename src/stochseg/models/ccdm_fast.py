@@ -186,7 +186,7 @@ class CCDMFast(CategoricalDiffusion):
     def _terms(self, target: Target, x_t: Tensor, t: Tensor, condition: Condition) -> Tensor:
         if self.config.components == 1:
             return super()._terms(target, x_t, t, condition)
-        log_weight, logits = self.denoiser.propose(x_t, t.to(x_t.device), condition)
+        log_weight, logits = self.denoiser.propose(x_t, self._network_step(t, x_t), condition)
         left = 1 - min(1.0, self.updates.item() / self.config.anneal)
         if self.training:
             self.updates += 1

@@ -25,7 +25,7 @@ from stochseg.training.log import LOG_FILE, last_step
 from stochseg.training.splits import with_augmentation
 
 # Keys that a resumed run may change: they do not affect what was learned so far.
-FREE_KEYS = {"steps", "minutes", "validation", "save_every", "keep_checkpoints", "log_every"}
+FREE_KEYS = {"steps", "minutes", "tail", "validation", "save_every", "keep_checkpoints", "log_every"}
 
 
 def check_run(config: TrainConfig, out: Path, resume: bool) -> None:
