@@ -22,7 +22,6 @@ from harness import argument_parser, provenance, scores_of, write_csv
 from stochseg.data import open_path
 from stochseg.evaluation import evaluate
 from stochseg.experiments.fair_table import difference
-from stochseg.experiments.fair_table import difference
 from stochseg.experiments.recipes import recipe
 from stochseg.files import write_text
 from stochseg.memory import keep_freed_memory
