@@ -14,11 +14,13 @@ import shutil
 from pathlib import Path
 
 from harness import RESULTS, argument_parser, write_csv
-from stochseg.data import open_path
+from stochseg.data import SegmentationData
+from stochseg.experiments.compare import method_config
 from stochseg.experiments.fair import RATES, FairTerms, compare_fair
 from stochseg.experiments.fair_table import table_cells, write_fair
 from stochseg.experiments.method_sets import ABLATIONS, FAST, HEADS
 from stochseg.models import MODELS
+from stochseg.training import open_split
 from stochseg.workers import open_pool
 
 RATER_MODELS = ("pionono", "rater-confusion")
@@ -46,9 +48,13 @@ def main() -> None:
         with open_pool(arguments.workers, None, "cpu") as pool:
             compare_fair(methods, terms, arguments.runs, pool=pool)
     copy_results(arguments.runs, COMMITTED)
-    data = open_path(arguments.data, "val", {"center": 64})
-    rows = write_fair(METHODS, data, COMMITTED, images=IMAGES, pilots=len(RATES))
+    rows = write_fair(METHODS, val_slices(arguments.data), COMMITTED, images=IMAGES, pilots=len(RATES))
     print(write_csv("fair-lidc", table_cells(rows), arguments.out))
+
+
+def val_slices(store: Path) -> SegmentationData:
+    """The slices that are scored."""
+    return open_split(method_config(FAST, SETTINGS, store, {}), "val")
 
 
 def copy_results(source: Path, to: Path) -> None:

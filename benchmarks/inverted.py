@@ -1,0 +1,45 @@
+"""Samples that are mostly foreground, which no rater draws: a known failure of `ssn`.
+
+OMP_NUM_THREADS=1 python benchmarks/inverted.py runs/fair/ssn/pilot-1/at-10m data/lidc.h5
+
+Counts the samples of which more than half is foreground, on the center of evenly spaced val slices of LIDC, and the
+same of the raters' maps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fair import IMAGES, val_slices
+from harness import argument_parser, write_csv
+from stochseg.data import spread
+from stochseg.models import load
+
+SAMPLES = 16
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argument_parser(__doc__)
+    parser.add_argument("model", type=Path, help="folder of a trained model")
+    parser.add_argument("data", type=Path, help="packed store of LIDC (stochseg data import lidc-slices …)")
+    arguments = parser.parse_args()
+    model, data = load(arguments.model), val_slices(arguments.data)
+    counts = {"samples": 0, "inverted": 0, "raters": 0, "inverted_raters": 0}
+    for i in spread(len(data), IMAGES):
+        drawn = model.sample(data[i].image[None], SAMPLES, noise="independent").labels[0]
+        for name, maps in (("samples", drawn), ("raters", data[i].raters)):
+            counts[name] += len(maps)
+            counts["inverted" if name == "samples" else "inverted_raters"] += int(
+                ((maps > 0).float().flatten(1).mean(1) > 0.5).sum()
+            )
+    row = {"model": model.name, "images": IMAGES, **counts}
+    row["share"] = f"{counts['inverted'] / counts['samples']:.4f}"
+    print(row)
+    print(write_csv("inverted", [row], arguments.out))
+
+
+if __name__ == "__main__":
+    main()
