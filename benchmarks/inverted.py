@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fair import IMAGES, val_slices
 from harness import argument_parser, write_csv
@@ -20,6 +21,11 @@ from stochseg.models import load
 SAMPLES = 16
 
 
+def mostly_foreground(maps: Tensor) -> Tensor:
+    """Whether more than half of each map "m h w" is foreground."""
+    return (maps > 0).double().flatten(1).mean(1) > 0.5
+
+
 def main() -> None:
     torch.set_num_threads(1)
     parser = argument_parser(__doc__)
@@ -27,16 +33,18 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="packed store of LIDC (stochseg data import lidc-slices …)")
     arguments = parser.parse_args()
     model, data = load(arguments.model), val_slices(arguments.data)
-    counts = {"samples": 0, "inverted": 0, "raters": 0, "inverted_raters": 0}
+    inverted, rated = list[Tensor](), list[Tensor]()
     for i in spread(len(data), IMAGES):
-        drawn = model.sample(data[i].image[None], SAMPLES, noise="independent").labels[0]
-        for name, maps in (("samples", drawn), ("raters", data[i].raters)):
-            counts[name] += len(maps)
-            counts["inverted" if name == "samples" else "inverted_raters"] += int(
-                ((maps > 0).float().flatten(1).mean(1) > 0.5).sum()
-            )
-    row = {"model": model.name, "images": IMAGES, **counts}
-    row["share"] = f"{counts['inverted'] / counts['samples']:.4f}"
+        samples = model.sample(data[i].image[None], SAMPLES, noise="independent").labels[0]
+        inverted.append(mostly_foreground(samples))
+        rated.append(mostly_foreground(data[i].raters))
+    row = {
+        "model": model.name,
+        "images": IMAGES,
+        "samples": IMAGES * SAMPLES,
+        "inverted": int(torch.cat(inverted).sum()),
+    }
+    row |= {"share": f"{torch.cat(inverted).double().mean():.4f}", "raters": f"{torch.cat(rated).double().mean():.4f}"}
     print(row)
     print(write_csv("inverted", [row], arguments.out))
 

@@ -50,6 +50,15 @@ def test_the_network_sees_known_labels_and_draws_the_others_given_them(name):
     assert not torch.equal(plain.labels[unknown], given.labels[unknown])
 
 
+@pytest.mark.parametrize("components", [1, 2])
+def test_the_network_is_trained_as_it_samples_without_knowing_t(components):
+    model, steps = lively("ccdm-fast+masked", 3, components=components).train(), []
+    model.denoiser.label_tower.register_forward_hook(lambda _, inputs, __: steps.append(inputs[1]))
+    model(images(2), labels(2, 2, 3))
+    assert steps
+    assert (torch.cat(steps) == 0).all()
+
+
 @masked_models
 def test_the_first_call_sees_nothing_and_is_the_same_for_all_samples(name):
     model, seen = lively(name, 3), []

@@ -1,16 +1,18 @@
 """The protocol `fair` of `stochseg compare`: every method at its best learning rate, scored along one training.
 
 1. A tenth of the training patients is kept back as the split `tune`. Nothing is chosen on what is reported.
-2. Three pilots per method, with a third of, once and three times its own learning rate; the best by GED on `tune` wins.
+2. Three pilots per method, with once, three times and a third of its own learning rate; the best by GED on `tune` wins.
    All other settings are those of the method's authors, as far as known.
-3. One training per method at that rate, constant with a short decay at the end. Its averaged weights are scored on the
-   validation split after each budget, in minutes of one core: a learning curve from one run.
+3. One training per method: the best pilot continues at its rate, which is constant with a short decay at the end. Its
+   averaged weights are scored on the validation split after each budget, in minutes of one core: a learning curve.
 4. Samples: 16 per image with independent noise, within 10 evaluations at every budget; after the last budget also
    within 50, with the method's own number of evaluations, and with Latin noise.
-5. Scores with 95% intervals by bootstrap over patients, and of the difference to the first method on the same patients.
+5. Scores with 95% intervals by bootstrap over patients, also of the differences to the first method and to label maps
+   that were drawn without looking at the image.
 
-Every stage leaves a file, so that a stopped comparison continues where it was. The JSON files of a method that has all
-its scores are enough: its trainings can be removed, or stay on the machine that made them.
+All methods take a stage before the next begins. Every stage leaves a file, so that a stopped comparison continues where
+it was. The JSON files of a method are enough to keep its results: its trainings can be removed, or stay on the machine
+that made them.
 """
 
 from __future__ import annotations
