@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from stochseg.experiments.comparison import column_titles, markdown_table
+from stochseg.experiments.comparison import markdown_table
+from stochseg.experiments.method_sets import FAST
 from stochseg.experiments.paper.tables import format_values
 from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
@@ -41,17 +42,33 @@ TRAINING = (
 LIDC = """\
 ## Measured: LIDC
 
-Every method was trained from random weights for ten minutes on one CPU core with the same optimizer, on the central
-64×64 pixels of the slices (`data.options.center=64`). Scores are of 100 validation slices, 16 samples each, with at
-most 10 denoising steps. Such a short budget favors methods that learn fast: the table ranks methods by what they reach
-within it, not after a long training. [benchmarks/compare.py](../benchmarks/compare.py) contains all settings; `stochseg
-compare` takes others. References are [label maps that no model drew](guide/evaluating.md#references), on the same
-slices ([benchmarks/references.py](../benchmarks/references.py)).
-
-The rows of `car`, `hprob-unet`, `jprob-unet`, `mose`, `phiseg` and `ssn` are of these models before they were corrected
-after their authors' code; their parameters are those of then. [A fair comparison](comparison.md) gives every method its
-own settings and more time.
+[A fair comparison](comparison.md): every method with the optimizer, batch size and learning rate of its authors, or the
+best of up to three multiples of that rate by its GED on patients kept back for this choice ("pilots" says how many were
+tried), trained in bfloat16 for the same minutes of one core ({hardware}) on the central 64×64 pixels of the slices, and
+scored on validation slices with 16 independent samples and at most 10 denoising steps. All intervals are of 95%, by
+bootstrap over patients; differences are of GED on the same slices. References are [label maps that no model
+drew](guide/evaluating.md#references). `ccdm-fast` is the recipe `small`; its variants lack one of its advantages;
+`tower-…` are other methods on its image tower. [benchmarks/fair.py](../benchmarks/fair.py) contains all settings.
 """
+FAIR_COLUMNS = {
+    "method": "method",
+    "minutes": "core minutes",
+    "ged_16": "GED_16",
+    "interval": "interval",
+    "difference": "to ccdm-fast",
+    "difference_interval": "interval",
+    "blind_difference": "to blind",
+    "blind_interval": "interval",
+    "hm_iou_16": "HM-IoU_16",
+    "ece": "ECE",
+    "evaluations": "evaluations",
+    "image_count": "slices",
+    "lr": "lr",
+    "pilots": "pilots",
+    "steps": "steps",
+    "pairs_seen": "pairs seen",
+    "note": "note",
+}
 CAMVID = """\
 ## Measured: CamVid at {height}×{width}
 
@@ -172,20 +189,22 @@ def read(file: Path) -> list[dict[str, str]]:
 
 def measured() -> Iterator[str]:
     """One section per file of results."""
-    for file in sorted(RESULTS.glob("compare-lidc-*.csv")):
-        yield f"{LIDC}\n{markdown_table(with_references(file), column_titles())}"
+    for file in sorted(RESULTS.glob("fair-lidc-*.csv")):
+        rows = read(file)
+        yield f"{LIDC.format(**rows[0])}\n{markdown_table(list(fair_rows(rows)), FAIR_COLUMNS)}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         yield f"{CAMVID.format(**rows[0])}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
 
 
-def with_references(file: Path) -> list[dict[str, str]]:
-    """Rows of a comparison on LIDC and those of the references, by GED; methods worse than blind are marked."""
-    rows, known = read(file), read(next(RESULTS.glob("references-lidc-*.csv")))
-    blind = next(float(row["ged"]) for row in known if row["method"] == "blind")
-    for row in rows:
-        row["note"] = "worse than blind" if float(row["ged"]) > blind else ""
-    return sorted([*rows, *known], key=lambda row: float(row["ged"]))
+def fair_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """Rows of a fair comparison by budget, the best first, then the references; other ways of sampling are in the CSV
+    file."""
+    scored = [row for row in rows if row["sampling"] == "10" or row["note"] == "reference"]
+    for row in sorted(scored, key=lambda row: (float(row["minutes"] or "inf"), float(row["ged_16"]))):
+        variant = row["method"].removeprefix(f"{FAST} ").replace("model.options.", "")
+        name = "ccdm-fast" if row["method"] == FAST else f"ccdm-fast, {variant}" if " " in row["method"] else variant
+        yield {**row, "method": name}
 
 
 CAMVID_COLUMNS = {
