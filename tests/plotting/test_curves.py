@@ -6,7 +6,9 @@ import pytest
 from stochseg.analysis import Measurement
 from stochseg.plotting import (
     histogram,
+    learning_curves,
     method_bars,
+    method_intervals,
     mode_frequencies,
     quality_against_cost,
     quality_against_evaluations,
@@ -19,6 +21,8 @@ POINTS = {5: {"ged_16": 0.3, "hm_iou_16": 0.6}, 10: {"ged_16": 0.2, "hm_iou_16":
 LOG = [{"step": i, "train/loss": 2.0 / i} for i in range(1, 90)] + [{"step": 50, "val/ged": 0.3}]
 METHODS = [{"method": f"method {i}", "ged": 0.1 * i, "hm_iou": 0.5, "seconds_per_sample": 0.1} for i in (1, 2)]
 
+INTERVALS = {"worse": (0.4, (0.35, 0.44)), "better": (0.2, (0.15, 0.26))}
+
 
 def costs(**changes):
     way = dict.fromkeys(("engine", "sampler", "grid", "noise"), "")
@@ -30,6 +34,8 @@ CURVES = {
     "evaluations": lambda: quality_against_evaluations({"ancestral": POINTS}),
     "cost": lambda: quality_against_cost([costs(), costs(evaluations=10, seconds=2.0), costs(model="b")], n=16),
     "methods": lambda: method_bars(METHODS, n=16),
+    "methods by minutes": lambda: learning_curves({"a": [(10, 0.4), (20, 0.3)], "b": [(10, 0.5)], "c": []}, 0.45),
+    "methods with intervals": lambda: method_intervals(INTERVALS, {"blind": 0.45}),
     "training": lambda: training_curve(LOG),
     "training by mIoU": lambda: training_curve([*LOG, {"step": 60, "val/ged": 0.4, "val/miou": 0.5}]),
     "training at the first step": lambda: training_curve(LOG[:1]),
@@ -49,6 +55,13 @@ def test_titles_say_which_direction_is_better(name):
     said = " ".join(text.get_text() for text in texts(CURVES[name]()))
     assert "lower is better" in said
     assert "higher is better" in said
+
+
+def test_methods_with_intervals_are_ordered_the_best_on_top():
+    (axis,) = method_intervals(INTERVALS, {"blind": 0.45}).axes
+    height = dict(zip((label.get_text() for label in axis.get_yticklabels()), axis.get_yticks(), strict=True))
+    assert height["better"] > height["worse"]
+    assert "blind" in {text.get_text() for text in axis.texts}
 
 
 def test_rows_without_scores_are_skipped():

@@ -15,7 +15,7 @@ from stochseg.experiments.compare import folder_of
 from stochseg.experiments.comparison import markdown_table
 from stochseg.files import write_csv, write_text
 from stochseg.metrics.table import format_metric
-from stochseg.plotting import learning_curves, write_figure
+from stochseg.plotting import learning_curves, method_intervals, write_figure
 
 N = 16
 SCORED = ("ged_16", "ged_unbiased", "hm_iou_16", "ece")
@@ -87,9 +87,20 @@ def write_fair(
     cells = table_cells(rows)
     write_csv(out / "fair.csv", cells)
     write_text(out / "fair.md", f"{markdown_table(cells, COLUMNS)}\nReferences: {REFERENCE_NOTE}.\n")
+    lines = {name: known["ged_16"] for name, (known, _) in references.items()}
     curves = {name: _curve([row for row in rows if row["method"] == name]) for name in names}
-    write_figure(learning_curves(curves, references[BLIND][0]["ged_16"] if blind else None), out / "fair.png")
+    write_figure(learning_curves(curves, lines.get(BLIND)), out / "fair.png")
+    write_figure(method_intervals(_at_last_budget(rows), lines), out / "fair-intervals.png")
     return rows
+
+
+def _at_last_budget(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, Interval]]:
+    """GED with its interval within 10 evaluations, of the first training of each method that has reached the last
+    budget of all."""
+    scored = [row for row in rows if row.get("sampling") == "10"]
+    last = max((row["minutes"] for row in scored), default=0)
+    first = [row for row in reversed(scored) if row["minutes"] == last]
+    return {row["method"]: (row["ged_16"], row["interval"]) for row in first}
 
 
 def table_cells(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:

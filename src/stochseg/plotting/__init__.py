@@ -2,8 +2,6 @@
 
 from stochseg.plotting.curves import (
     histogram,
-    learning_curves,
-    method_bars,
     mode_frequencies,
     quality_against_cost,
     quality_against_evaluations,
@@ -12,6 +10,7 @@ from stochseg.plotting.curves import (
     training_curve,
 )
 from stochseg.plotting.grids import comparison_grid, contact_sheet, forward_process, label_strip, overview, qualitative
+from stochseg.plotting.methods import learning_curves, method_bars, method_intervals
 from stochseg.plotting.output import write_figure
 from stochseg.plotting.summary import plot
 
@@ -23,6 +22,7 @@ __all__ = [
     "label_strip",
     "learning_curves",
     "method_bars",
+    "method_intervals",
     "mode_frequencies",
     "overview",
     "plot",

@@ -1,8 +1,7 @@
-"""Charts: quality against cost, training, calibration, known modes, histograms of measurements, bars of methods."""
+"""Charts: quality against cost, training, calibration, known modes, histograms of measurements."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +13,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 from stochseg.analysis.measurement import Measurement
 from stochseg.errors import hyphenated
 from stochseg.metrics import CalibrationBins, RiskCoverage
-from stochseg.plotting.pictures import FloatArray
+from stochseg.plotting.methods import score_titles
+from stochseg.plotting.pictures import BLUE, GREEN, ORANGE, RED, FloatArray
 
-BLUE, ORANGE, GREEN, RED = "#1f4e79", "#c2571a", "#4caf6e", "#b3261e"
 GRAY = "0.6"
 
 
@@ -38,7 +37,7 @@ def quality_against_evaluations(curves: Mapping[str, Mapping[int, Mapping[str, f
     for count in sorted({count for points in curves.values() for count in points}, reverse=True):
         if not ticks or count < 0.8 * ticks[-1]:  # closer labels would overlap
             ticks.append(count)
-    for axis, (key, title) in zip(figure.subplots(1, 2), _scores(n).items(), strict=True):
+    for axis, (key, title) in zip(figure.subplots(1, 2), score_titles(n).items(), strict=True):
         for name, points in curves.items():
             counts = sorted(points)
             axis.plot(counts, [points[count][key] for count in counts], "o-", label=name, markersize=4)
@@ -71,7 +70,7 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
             lines.setdefault(line, []).append(row)
     sizes = {(row["height"], row["width"]) for row in rows}
     left, right = figure.subplots(1, 2)
-    for axis, (key, title) in zip((left, right), _scores(n).items(), strict=True):
+    for axis, (key, title) in zip((left, right), score_titles(n).items(), strict=True):
         for (model, engine, sampler, grid, noise, height, width), points in lines.items():
             words = (model, sampler, grid, engine, noise, f"{height}×{width} pixels" if len(sizes) > 1 else "")
             label = ", ".join(word for word in words if word not in ("", "eager", "independent"))
@@ -88,63 +87,6 @@ def quality_against_cost(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure
         axis.grid(alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     return figure
-
-
-def method_bars(rows: Sequence[Mapping[str, Any]], *, n: int) -> Figure:
-    """Draw GED_n, HM-IoU_n and seconds per sample of compared methods as bars, the first row on top.
-
-    Args:
-        rows: results of `stochseg compare`.
-        n: number of samples of the metrics.
-
-    Returns:
-        The figure.
-    """
-    names = [textwrap.fill(row["method"], 32) for row in rows]  # settings make the name of a method long
-    breaks = max(name.count("\n") for name in names)
-    figure = Figure(figsize=(9.0, (0.32 + 0.13 * breaks) * len(rows) + 1.0), layout="constrained")
-    place = np.arange(len(rows))[::-1]
-    ged, hm_iou = _scores(n).values()
-    columns = (("ged", ged, BLUE), ("hm_iou", hm_iou, GREEN), ("seconds_per_sample", "seconds per sample", ORANGE))
-    for axis, (key, title, color) in zip(figure.subplots(1, 3, sharey=True), columns, strict=True):
-        axis.barh(place, [row[key] for row in rows], color=color, height=0.65)
-        axis.set_yticks(place, names, fontsize=8 if breaks else 10)
-        axis.set_title(title, fontsize=10)
-        axis.grid(axis="x", alpha=0.3)
-        axis.set_axisbelow(True)
-    axis.set_xscale("log")  # of the seconds
-    return figure
-
-
-def learning_curves(curves: Mapping[str, Sequence[tuple[float, float]]], blind: float | None) -> Figure:
-    """Plot GED_16 against minutes of training, one line per method.
-
-    Args:
-        curves: points (minutes, GED) by method.
-        blind: GED of label maps of other images, drawn as a dashed line; None: unknown.
-
-    Returns:
-        The figure.
-    """
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axis = figure.subplots()
-    for number, (name, points) in enumerate(sorted(curves.items(), key=lambda item: [ged for _, ged in item[1]][-1:])):
-        if points:
-            style = ("-", "--", ":")[number // 10 % 3]
-            axis.plot(*zip(*points, strict=True), style, marker=".", label=textwrap.shorten(name, 48))
-    if blind is not None:
-        axis.axhline(blind, color="0.4", linestyle="--", linewidth=1, label="blind")
-    axis.set_xlabel("minutes of one core")
-    axis.set_ylabel("GED$_{16}$ (lower is better)")
-    axis.grid(alpha=0.3)
-    if axis.has_data():
-        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def _scores(n: int) -> dict[str, str]:
-    """Titles of the two main metrics by key."""
-    return {f"ged_{n}": f"GED$_{{{n}}}$ (lower is better)", f"hm_iou_{n}": f"HM-IoU$_{{{n}}}$ (higher is better)"}
 
 
 def training_curve(records: Sequence[Mapping[str, float]]) -> Figure:

@@ -15,6 +15,7 @@ from stochseg.types import DatasetInfo, Normalization
 FloatArray = npt.NDArray[np.floating[Any]]
 LabelArray = npt.NDArray[np.integer[Any]]
 
+BLUE, ORANGE, GREEN, RED = "#1f4e79", "#c2571a", "#4caf6e", "#b3261e"  # of lines and bars
 VOID_GRAY = 0.6
 MAX_SIDE = 640  # pixels of the longer side of a drawn picture; more would not be visible
 MIN_SIDE = 24  # pixels of a close-up
