@@ -4,8 +4,9 @@ OMP_NUM_THREADS=1 python benchmarks/fair.py data/lidc.h5 --runs runs/fair --work
 
 Runs the protocol `fair` of `stochseg compare` with the terms below. It takes days; each call continues where the last
 one stopped. The scores of every image are committed (benchmarks/results/fair), so that a machine without --runs repeats
-no stage that has its scores. With --table nothing is trained: the results that --runs holds are added to the committed
-ones, and the table is written.
+no stage that has its scores. With --table nothing is trained: the results that --runs holds replace the committed ones,
+and the table is written. Its hardware and commit are those of that call; trainings may be older, and all were made on
+machines of this kind.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes, of one thread each; default: this one")
     parser.add_argument("--table", action="store_true", help="train nothing")
     arguments = parser.parse_args()
-    copy_results(COMMITTED, arguments.runs)
-    methods = arguments.methods or METHODS
     if not arguments.table:
+        copy_results(COMMITTED, arguments.runs, replace=False)
         terms = FairTerms(arguments.data, images=IMAGES, images_own=IMAGES_OWN, overrides=SETTINGS)
         with open_pool(arguments.workers, None, "cpu") as pool:
-            compare_fair(methods, terms, arguments.runs, pool=pool)
-    copy_results(arguments.runs, COMMITTED)
-    rows = write_fair(METHODS, val_slices(arguments.data), COMMITTED, images=IMAGES, pilots=len(RATES))
+            compare_fair(arguments.methods or METHODS, terms, arguments.runs, pool=pool)
+    copy_results(arguments.runs, COMMITTED, replace=True)
+    counts = IMAGES, IMAGES_OWN
+    rows = write_fair(METHODS, val_slices(arguments.data), COMMITTED, image_counts=counts, pilots=len(RATES))
     print(write_csv("fair-lidc", table_cells(rows), arguments.out))
 
 
@@ -57,12 +58,13 @@ def val_slices(store: Path) -> SegmentationData:
     return open_split(method_config(FAST, SETTINGS, store, {}), "val")
 
 
-def copy_results(source: Path, to: Path) -> None:
+def copy_results(source: Path, to: Path, *, replace: bool) -> None:
     """Copy the results of trainings, which are JSON files."""
     for file in [*source.glob("*.json"), *source.glob("*/*.json")]:
         target = to / file.relative_to(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, target)
+        if replace or not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target)
 
 
 if __name__ == "__main__":

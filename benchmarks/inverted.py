@@ -2,8 +2,8 @@
 
 OMP_NUM_THREADS=1 python benchmarks/inverted.py runs/fair/ssn/pilot-1/at-10m data/lidc.h5
 
-Counts the samples of which more than half is foreground, on the center of evenly spaced val slices of LIDC, and the
-same of the raters' maps.
+The fraction of samples of which more than half is foreground, on the center of evenly spaced val slices of LIDC, and of
+the raters' maps for which this holds.
 """
 
 from __future__ import annotations

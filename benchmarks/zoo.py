@@ -45,8 +45,8 @@ LIDC = """\
 [A fair comparison](comparison.md): every method with the optimizer, batch size and learning rate of its authors, or the
 best of up to three multiples of that rate by its GED on patients kept back for this choice ("pilots" says how many were
 tried), trained in bfloat16 for the same minutes of one core ({hardware}) on the central 64×64 pixels of the slices, and
-scored on validation slices with 16 independent samples and at most 10 denoising steps. All intervals are of 95%, by
-bootstrap over patients; differences are of GED on the same slices. References are [label maps that no model
+scored on validation slices with 16 independent samples and at most 10 network evaluations per sample. Intervals are 95%
+bootstrap intervals over patients; differences are of GED on the same slices. References are [label maps that no model
 drew](guide/evaluating.md#references). `ccdm-fast` is the recipe `small`; its variants lack one of its advantages;
 `tower-…` are other methods on its image tower. [benchmarks/fair.py](../benchmarks/fair.py) contains all settings.
 """
@@ -200,8 +200,8 @@ def measured() -> Iterator[str]:
 def fair_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
     """Rows of a fair comparison by budget, the best first, then the references; other ways of sampling are in the CSV
     file."""
-    scored = [row for row in rows if row["sampling"] == "10" or row["note"] == "reference"]
-    for row in sorted(scored, key=lambda row: (float(row["minutes"] or "inf"), float(row["ged_16"]))):
+    shown = [row for row in rows if row["sampling"] in ("10", "")]
+    for row in sorted(shown, key=lambda row: (float(row["minutes"] or "inf"), float(row["ged_16"] or "inf"))):
         variant = row["method"].removeprefix(f"{FAST} ").replace("model.options.", "")
         name = "ccdm-fast" if row["method"] == FAST else f"ccdm-fast, {variant}" if " " in row["method"] else variant
         yield {**row, "method": name}

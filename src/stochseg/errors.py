@@ -13,6 +13,10 @@ class UserError(ValueError):
     """A mistake of the user: what was expected, what came, what to do. The command prints it and exits with code 2."""
 
 
+class NotFinite(UserError):
+    """A loss, a gradient or the output of a network is NaN or infinite."""
+
+
 class CutLabelsWarning(UserWarning):
     """Foreground reaches the border of the part of an image that a model labels, and may be cut off there."""
 

@@ -1,7 +1,7 @@
 """The protocol `fair` of `stochseg compare`: every method at its best learning rate, scored along one training.
 
 1. A tenth of the training patients is kept back as the split `tune`. Nothing is chosen on what is reported.
-2. Three pilots per method, with once, three times and a third of its own learning rate; the best by GED on `tune` wins.
+2. Three pilots per method, at 1, 3 and 1/3 times its own learning rate; the best by GED on `tune` wins.
    All other settings are those of the method's authors, as far as known.
 3. One training per method: the best pilot continues at its rate, which is constant with a short decay at the end. Its
    averaged weights are scored on the validation split after each budget, in minutes of one core: a learning curve.
@@ -30,10 +30,10 @@ from typing import Any
 from rich.console import Console
 
 from stochseg.data import SegmentationData, spread
-from stochseg.errors import UserError
+from stochseg.errors import NotFinite, UserError
 from stochseg.evaluation import Evaluation, evaluate
 from stochseg.experiments.compare import folder_of, method_config, parse_budget
-from stochseg.experiments.fair_table import SCORED, N, write_fair
+from stochseg.experiments.fair_table import PROBLEM, SCORED, N, read_results, write_fair
 from stochseg.experiments.method_sets import fair_methods
 from stochseg.files import write_text
 from stochseg.locks import locked
@@ -50,7 +50,6 @@ TUNE = 0.1
 TUNE_IMAGES = 100
 TAIL, NO_TAIL = 0.1, 1e-9
 SAVE_EVERY = 100
-PROBLEM = "problem.txt"
 
 
 @dataclass(frozen=True)
@@ -128,20 +127,24 @@ def compare_fair(
 
     def pending() -> Iterator[list[Work]]:
         """Take a stage of all methods before the next stage, so that a stopped comparison compares all of them."""
-        for number in range(len(todo)):
+        for number, stage in enumerate(todo):
             for name, config in configs.items():
-                if name not in failed:
-                    yield [(name, config, out / folder_of(name), number)]
+                folder = out / folder_of(name)
+                if name not in failed and not stage.is_done(folder):
+                    yield [(name, config, folder, number)]
 
     with locked(out):
         _check_terms(out / "terms.json", terms.record())
         data = open_split(configs[names[0]], terms.split)
-        table = partial(write_fair, names, data, out, images=terms.images, pilots=len(RATES))
+        counts = terms.images, terms.images_own
+        table = partial(write_fair, names, data, out, image_counts=counts, pilots=len(RATES))
         with closing(runner(partial(_take_stage, terms), pending(), _lost)) as taken:
-            for (name, *_, number), problem in taken:
-                console.print(f"{name}, {todo[number].name}: {problem or 'finished'}", highlight=False, markup=False)
+            for (name, _, folder, number), problem in taken:
+                state = problem.partition("\n")[0] or "finished"
+                console.print(f"{name}, {todo[number].name}: {state}", highlight=False, markup=False)
                 if problem:
                     failed.add(name)
+                    write_text(folder / PROBLEM, problem + "\n")
                 table()
         return table()
 
@@ -155,7 +158,7 @@ def _config(method: str, terms: FairTerms) -> TrainConfig:
 def _check_terms(file: Path, record: Mapping[str, Any]) -> None:
     now = json.loads(json.dumps(record))
     if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_results(file)
         changed = sorted(key for key in now if before.get(key) != now[key])
         if changed:
             raise UserError(f"{file.parent} has results of another {', '.join(changed)}; choose another --out")
@@ -167,21 +170,28 @@ def _check_terms(file: Path, record: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the protocol: `take` does what is left of it, given the config, folder and terms of a method."""
+    """A part of the protocol. `take` does what is left of it, given the config, folder and terms of a method; `is_done`
+    says, given the folder, whether its results are there."""
 
     name: str
     take: Callable[[TrainConfig, Path, FairTerms], None]
+    is_done: Callable[[Path], bool]
 
 
 def stages(terms: FairTerms) -> list[Stage]:
     """All stages of a method, in order."""
-    found = [Stage(f"pilot at {rate:.2g} × lr", partial(_pilot, rate)) for rate in RATES]
+    found = []
+    for rate in RATES:
+        file = f"pilot-{rate:.2g}.json"
+        found.append(Stage(f"pilot at {rate:.2g} × lr", partial(_pilot, rate, file), partial(_exists, file)))
+    last = terms.budgets[-1]
+    kinds = [*((budget, "10") for budget in terms.budgets), *((last, sampling) for sampling in ("latin", "50", "own"))]
     for seed in range(terms.seeds):
-        suffix = f", training {seed + 1}" if seed else ""
-        for budget in terms.budgets:
-            found.append(Stage(f"{budget:g} minutes{suffix}", partial(_continue, seed, budget)))
-        for sampling in ("latin", "50", "own"):
-            found.append(Stage(f"sampling {sampling}{suffix}", partial(_sample, seed, terms.budgets[-1], sampling)))
+        for budget, sampling in kinds:
+            what = f"{budget:g} minutes" if sampling == "10" else f"sampling {sampling}"
+            name = f"{what}, training {seed + 1}" if seed else what
+            take = partial(_reach, seed, budget, sampling)
+            found.append(Stage(name, take, partial(_is_scored, _scores_name(seed, budget, sampling))))
     return found
 
 
@@ -190,45 +200,54 @@ Work = tuple[str, TrainConfig, Path, int]
 
 
 def _take_stage(terms: FairTerms, shared: str, work: Sequence[Work]) -> Iterator[tuple[Work, str]]:
-    """Yield what was done and why it failed, or ""."""
+    """Take a stage, and the earlier ones if they are not done. Yields the work with its error, or "" if it
+    succeeded."""
     for each in work:
         _, config, folder, number = each
         try:
-            with locked(folder, patience=math.inf):  # the stage before may still run, on another worker
-                stages(terms)[number].take(config, folder, terms)
+            with locked(folder, patience=math.inf):  # another worker may take a stage of this method
+                for stage in stages(terms)[: number + 1]:
+                    if not stage.is_done(folder):
+                        stage.take(config, folder, terms)
                 (folder / PROBLEM).unlink(missing_ok=True)
             yield each, ""
         except Exception as error:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
-            yield each, " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            trace = traceback.format_exc()
+            yield each, f"{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}\n\n{trace}"
 
 
 def _lost(work: Work) -> tuple[Work, str]:
     return work, f"its worker died {MAX_DEATHS} times, perhaps for lack of memory"
 
 
-def _pilot(rate: float, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
+def _exists(file: str, folder: Path) -> bool:
+    return (folder / file).exists()
+
+
+def _is_scored(file: str, folder: Path) -> bool:
+    """Whether a file has the scores of the best pilot, which may be another one since they were written."""
+    best = best_pilot(folder)
+    return best is not None and _exists(file, folder) and read_results(folder / file)["lr"] == best[1]
+
+
+def _pilot(rate: float, file: str, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
     """Train up to the first budget with `rate` times the learning rate, and score the best pilot so far."""
-    name, first = f"pilot-{rate:.2g}", terms.budgets[0]
-    file = folder / f"{name}.json"
-    if not file.exists():
-        pilot = _training(config, config.lr * rate, 0, first, terms)
-        try:
-            train(pilot, folder / name, resume=True, device="cpu", console=Console(quiet=True))
-            model = _weights(folder / name, first, terms)
-            ged = _evaluate(model, open_split(pilot, "tune"), "10", TUNE_IMAGES).metrics["ged_16"]
-        except UserError as error:  # a rate at which the method diverges
-            ged = math.inf
-            (folder / f"{name}.txt").write_text(str(error), encoding="utf-8")
-        write_text(file, json.dumps({"lr": pilot.lr, "ged_16": ged}) + "\n")
-    if best_pilot(folder) is not None:
-        _continue(0, first, config, folder, terms)
+    first, run = terms.budgets[0], folder / Path(file).stem
+    pilot = _training(config, config.lr * rate, 0, first, terms)
+    try:
+        train(pilot, run, resume=True, device="cpu", console=Console(quiet=True))
+        model = _weights(run, first, terms)
+        ged = _evaluate(model, open_split(pilot, "tune"), "10", TUNE_IMAGES).metrics["ged_16"]
+    except NotFinite:  # a rate at which the method diverges
+        ged = math.inf
+    write_text(folder / file, json.dumps({"lr": pilot.lr, "ged_16": ged}) + "\n")
+    if best_pilot(folder) is not None and not _is_scored(_scores_name(0, first, "10"), folder):
+        _reach(0, first, "10", config, folder, terms)
 
 
 def best_pilot(folder: Path) -> tuple[str, float] | None:
     """Name and learning rate of the pilot with the lowest GED on the split `tune`; None if all diverged so far."""
-    rows = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("pilot-*.json"))}
+    rows = {file.stem: read_results(file) for file in sorted(folder.glob("pilot-*.json"))}
     best = min(rows, key=lambda name: rows[name]["ged_16"], default=None)
     return None if best is None or rows[best]["ged_16"] == math.inf else (best, rows[best]["lr"])
 
@@ -246,58 +265,38 @@ def _training(config: TrainConfig, lr: float, seed: int, budget: float, terms: F
     return config.model_copy(update=update)
 
 
-def _best_training(
-    config: TrainConfig, folder: Path, seed: int, budget: float, terms: FairTerms
-) -> tuple[TrainConfig, Path]:
-    """Config and run of a training at the best rate; the first one is the best pilot, continued."""
-    best = best_pilot(folder)
-    if best is None:
-        raise UserError("all pilots diverged; lower the lr of the method")
-    name, lr = best
-    return _training(config, lr, seed, budget, terms), folder / (f"run-seed-{seed}" if seed else name)
-
-
 def _weights(run: Path, budget: float, terms: FairTerms) -> StochasticSegmenter:
     return load(run / ("last" if budget == terms.budgets[-1] else snapshot_name(budget)))
 
 
-def _scores_file(folder: Path, seed: int, budget: float, sampling: str) -> Path:
-    return folder / f"scores-{budget:g}m-{sampling}{f'-seed-{seed}' if seed else ''}.json"
+def _scores_name(seed: int, budget: float, sampling: str) -> str:
+    return f"scores-{budget:g}m-{sampling}{f'-seed-{seed}' if seed else ''}.json"
 
 
-def _continue(seed: int, budget: float, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
-    """Train up to a budget at the best rate, and score samples of 10 evaluations."""
-    training, run = _best_training(config, folder, seed, budget, terms)
-    file = _scores_file(folder, seed, budget, "10")
-    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["lr"] == training.lr:
-        return
+def _reach(seed: int, budget: float, sampling: str, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
+    """Train up to a budget at the best rate, unless that is done, and score a way of sampling.
+
+    The first training is the best pilot, continued.
+    """
+    best = best_pilot(folder)
+    if best is None:
+        raise UserError("all pilots diverged; lower the lr of the method")
+    name, lr = best
+    training, run = _training(config, lr, seed, budget, terms), folder / (f"run-seed-{seed}" if seed else name)
     train(training, run, resume=True, device="cpu", console=Console(quiet=True))
-    _write_scores(file, _score(training, run, budget, "10", terms), training, budget, "10")
-
-
-def _sample(seed: int, budget: float, sampling: str, config: TrainConfig, folder: Path, terms: FairTerms) -> None:
-    """Score another way of sampling."""
-    file = _scores_file(folder, seed, budget, sampling)
-    if file.exists():
-        return
-    training, run = _best_training(config, folder, seed, budget, terms)
-    train(training, run, resume=True, device="cpu", console=Console(quiet=True))  # nothing is left, unless it was lost
-    model, plain = _weights(run, budget, terms), _scores_file(folder, seed, budget, "10")
+    model, plain = _weights(run, budget, terms), folder / _scores_name(seed, budget, "10")
     if sampling == "50" and _options(model, "50") == _options(model, "10"):  # few evaluations are all that it makes
-        scores = json.loads(plain.read_text(encoding="utf-8"))
+        scores = read_results(plain)
     else:
-        scores = _score(training, run, budget, sampling, terms)
-    _write_scores(file, scores, training, budget, sampling)
-
-
-def _write_scores(file: Path, scores: Mapping[str, Any], config: TrainConfig, minutes: float, sampling: str) -> None:
-    about = {"minutes": minutes, "sampling": sampling, "seed": config.seed, "lr": config.lr}
-    write_text(file, json.dumps({**scores, **about}) + "\n")
+        scores = {**_facts(training, run, budget), **_score(model, training, sampling, terms)}
+    about = {"minutes": budget, "sampling": sampling, "seed": training.seed, "lr": lr}
+    write_text(folder / _scores_name(seed, budget, sampling), json.dumps({**scores, **about}) + "\n")
 
 
 def _facts(config: TrainConfig, run: Path, budget: float) -> dict[str, int]:
     """Steps, images and (image, rater) pairs that the training has seen within a budget."""
-    step = max((r["step"] for r in read_log(run / LOG_FILE) if r["seconds"] <= 60 * budget + 1), default=0)
+    records = read_log(run / LOG_FILE)  # with the last step before each budget: a training stops there
+    step = next((record["step"] for record in records if record["seconds"] >= 60 * budget), records[-1]["step"])
     pairs = find_class(config.model.name).config_type.parse(config.model.options).raters_per_image
     if pairs is None:
         data = open_split(config, "train")
@@ -317,15 +316,14 @@ def _evaluate(model: StochasticSegmenter, data: SegmentationData, sampling: str,
     return evaluate(model, data, options=_options(model, sampling), limit=limit, keep=0)
 
 
-def _score(config: TrainConfig, run: Path, budget: float, sampling: str, terms: FairTerms) -> dict[str, Any]:
-    """Facts of a training, and scores over all images and, for intervals, of each."""
-    model, data = _weights(run, budget, terms), open_split(config, terms.split)
+def _score(model: StochasticSegmenter, config: TrainConfig, sampling: str, terms: FairTerms) -> dict[str, Any]:
+    """Scores over all images and, for intervals, of each."""
+    data = open_split(config, terms.split)
     if model.default_sampling().grid == "entropy":
         tune = open_split(config, "tune")
         model.calibrate_sampling([tune[i].image[None] for i in spread(len(tune), 16)])
     result = _evaluate(model, data, sampling, terms.images_own if sampling == "own" else terms.images)
     return {
-        **_facts(config, run, budget),
         **{key: result.metrics[key] for key in SCORED if key in result.metrics},
         "evaluations": round(result.metrics["evaluations_per_sample"]),
         "images": {row["id"]: row["ged_16"] for row in result.images},

@@ -21,7 +21,7 @@ N = 16
 SCORED = ("ged_16", "ged_unbiased", "hm_iou_16", "ece")
 DIFFERENCES = ("difference", "blind_difference")
 RESAMPLES = 2000
-REFERENCES = "references.json"
+REFERENCES, PROBLEM = "references.json", "problem.txt"
 Interval = tuple[float, float]
 
 COLUMNS = {
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 def write_fair(
-    names: Sequence[str], data: SegmentationData, out: Path, *, images: int, pilots: int
+    names: Sequence[str], data: SegmentationData, out: Path, *, image_counts: tuple[int, int], pilots: int
 ) -> list[dict[str, Any]]:
     """Write the table and the curves of the results that exist.
 
@@ -58,19 +58,21 @@ def write_fair(
         names: of the methods; the first is the one that the others are compared with.
         data: the split that was scored.
         out: folder of the comparison.
-        images: number of images that were scored.
+        image_counts: numbers of images that were scored, and where a method makes its own number of evaluations.
         pilots: number of pilots that a method should have.
 
     Returns:
         The rows.
     """
-    patients = {(each := data[i]).id: each.group or each.id for i in spread(len(data), images)}
-    references = _references(data, images, out / REFERENCES)
-    blind = references.get(BLIND, ({}, {}))[1]
+    chosen = {i for count in image_counts for i in spread(len(data), count)}
+    patients = {(each := data[i]).id: each.group or each.id for i in sorted(chosen)}
+    references = _references(data, image_counts[0], out / REFERENCES)
+    blind = references[BLIND]["images"] if BLIND in references else {}
     rows, first = list[dict[str, Any]](), dict[tuple[float, str, int], Mapping[str, float]]()
     for name in names:
         folder = out / folder_of(name)
-        found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("scores-*.json"))]
+        found = [read_results(file) for file in sorted(folder.glob("scores-*.json"))]
+        problem = f"failed: {_first_line(folder / PROBLEM)}" if (folder / PROBLEM).exists() else ""
         tried = f"{len([*folder.glob('pilot-*.json')])} of {pilots}"
         for scores in sorted(found, key=lambda each: (each["seed"], each["minutes"])):
             own, key = scores.pop("images"), (scores["minutes"], scores["sampling"], scores["seed"])
@@ -79,15 +81,16 @@ def write_fair(
             row = {"method": name, **scores, "interval": _bootstrap(own, patients), "image_count": len(own)}
             row["difference"], row["difference_interval"] = difference(own, first.get(key, {}), patients)
             row["blind_difference"], row["blind_interval"] = difference(own, blind, patients)
-            rows.append({**row, "pilots": tried, "note": _note(row["blind_interval"])})
+            note = "; ".join(filter(None, (_note(row["blind_interval"]), problem)))
+            rows.append({**row, "pilots": tried, "note": note})
         if not found:
-            rows.append({"method": name, "note": "no result yet"})
-    for name, (known, _) in references.items():
+            rows.append({"method": name, "note": problem or "no result yet"})
+    for name, known in references.items():
         rows.append({"method": name, **{key: known[key] for key in SCORED if key in known}, "note": "reference"})
     cells = table_cells(rows)
     write_csv(out / "fair.csv", cells)
     write_text(out / "fair.md", f"{markdown_table(cells, COLUMNS)}\nReferences: {REFERENCE_NOTE}.\n")
-    lines = {name: known["ged_16"] for name, (known, _) in references.items()}
+    lines = {name: known["ged_16"] for name, known in references.items()}
     curves = {name: _curve([row for row in rows if row["method"] == name]) for name in names}
     write_figure(learning_curves(curves, lines.get(BLIND)), out / "fair.png")
     write_figure(method_intervals(_at_last_budget(rows), lines), out / "fair-intervals.png")
@@ -109,7 +112,7 @@ def table_cells(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _note(interval: Interval | None) -> str:
-    """What the interval of the difference to blind says."""
+    """Describe the result against blind."""
     if interval is None or interval[1] < 0:
         return ""
     return "worse than blind" if interval[0] > 0 else "not clearly better than blind"
@@ -124,17 +127,25 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     return [(minutes, float(np.mean(scores[minutes]))) for minutes in sorted(scores)]
 
 
-def _references(data: SegmentationData, images: int, file: Path) -> dict[str, Any]:
-    """Scores of the references by name: over all images, and the GED of each by its id."""
+def read_results(file: Path) -> dict[str, Any]:
+    """Read a file that a stage has left."""
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _first_line(file: Path) -> str:
+    return file.read_text(encoding="utf-8").partition("\n")[0]
+
+
+def _references(data: SegmentationData, images: int, file: Path) -> dict[str, dict[str, Any]]:
+    """Scores of the references by name: over all images, and the GED of each by its id under "images"."""
     if not file.exists():
-        scored = score_references_by_image(data, [N], images)
         found = {
-            name: (means, {image: each["ged_16"] for image, each in rows.items()})
-            for name, (means, rows) in scored.items()
+            name: {**means, "images": {image: each["ged_16"] for image, each in rows.items()}}
+            for name, (means, rows) in score_references_by_image(data, [N], images).items()
         }
         write_text(file, json.dumps(found) + "\n")
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return known
+    return read_results(file)
 
 
 def difference(

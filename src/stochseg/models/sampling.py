@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from stochseg.config import Config
 from stochseg.core import NOISES, Noise
 from stochseg.data.fitting import Fit
-from stochseg.errors import UserError, hyphenated, unknown_name
+from stochseg.errors import NotFinite, UserError, hyphenated, unknown_name
 from stochseg.limits import MAX_EVALUATIONS, MAX_SAMPLES, MAX_SEED
 from stochseg.networks.shapes import one_hot
 from stochseg.types import DatasetInfo, Samples, Window
@@ -289,7 +289,7 @@ def mark_broken(x: Tensor, broken: Tensor) -> Tensor:
 
 
 def check_finite(samples: Samples) -> Samples:
-    """Return the samples, or raise a UserError if a probability is NaN or infinite: its arg-max would be a label.
+    """Return the samples, or raise NotFinite if a probability is NaN or infinite: its arg-max would be a label.
 
     The mean shows it, because it adds the probabilities of all samples: one read of the device for all of them.
     """
@@ -297,7 +297,7 @@ def check_finite(samples: Samples) -> Samples:
     if not bool(broken.any()):
         return samples
     bad = ", ".join(str(i) for i, wrong in enumerate(broken.tolist()) if wrong)
-    raise UserError(
+    raise NotFinite(
         f"image {bad}: the output of the network is NaN or infinite, so there is no segmentation. Likely causes: "
         "intensities far from those of the training images (check their units, replace no-data values), damaged or "
         "diverged weights (copy or train the model again, with a lower lr or precision=float32), weights stored or "

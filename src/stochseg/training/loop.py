@@ -16,7 +16,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from stochseg.data import has_single_annotations, spread
-from stochseg.errors import UserError
+from stochseg.errors import NotFinite, UserError
 from stochseg.files import sync
 from stochseg.locks import PATIENCE, Lock, locked
 from stochseg.metrics import miou
@@ -61,7 +61,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-class TrainingDiverged(UserError):
+class TrainingDiverged(NotFinite):
     """The loss or the gradient is not finite."""
 
 
