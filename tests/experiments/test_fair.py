@@ -180,12 +180,21 @@ def test_a_row_says_whether_it_beats_blind(interval, note):
 
 
 def test_all_methods_take_a_stage_before_the_next_begins(method, tmp_path):
-    console, methods = Console(record=True, width=500, quiet=False, file=io.StringIO()), [method, f"{method} lr=1e-3"]
-    compare_fair(methods, FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path, console=console)
-    stages = [line.rsplit(", ", 1)[1] for line in console.export_text().splitlines()]
-    assert stages[::2] == stages[1::2]
-    assert stages[0] == "pilot at 1 × lr: finished"
-    assert len(stages) == 2 * (len(module.stages(FairTerms(None, BUDGETS[:1]))) - 1)  # pilots reach the first budget
+    terms, console = (
+        FairTerms(None, BUDGETS[:1], images=2, images_own=1),
+        Console(record=True, width=500, file=io.StringIO()),
+    )
+    compare_fair([method, f"{method} lr=1e-4"], terms, tmp_path, console=console)
+    said = [line.rsplit(", ", 1)[1].removesuffix(": finished") for line in console.export_text().splitlines()]
+    expected = [[stage.name for stage in module.stages(terms, lr)] for lr in (1e-2, 1e-4)]
+    del expected[0][3], expected[1][3]  # the pilots have reached the first budget
+    assert said == [name for both in zip(*expected, strict=True) for name in both]
+
+
+def test_the_second_pilot_is_the_one_closer_to_a_usual_rate():
+    first, second = ([stage.name for stage in module.stages(FairTerms(None), lr)[:3]] for lr in (1e-3, 1e-4))
+    assert first == ["pilot at 1 × lr", "pilot at 0.33 × lr", "pilot at 3 × lr"]
+    assert second == ["pilot at 1 × lr", "pilot at 3 × lr", "pilot at 0.33 × lr"]
 
 
 def test_scores_of_the_first_budget_are_those_of_the_best_pilot_so_far(method, tmp_path, monkeypatch):

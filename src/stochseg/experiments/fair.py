@@ -46,6 +46,7 @@ from stochseg.training.log import LOG_FILE, read_log
 from stochseg.workers import MAX_DEATHS, Pool, Runner, run_here
 
 RATES = (1.0, 3.0, 1 / 3)
+USUAL_RATE = 3e-4
 TUNE = 0.1
 TUNE_IMAGES = 100
 TAIL, NO_TAIL = 0.1, 1e-9
@@ -123,12 +124,12 @@ def compare_fair(
             if len(open_split(config, split)) == 0:
                 raise UserError(f"{name}: the split {split!r} of its data is empty")
     runner: Runner[str] = partial(run_here, str) if pool is None else partial(pool.run, str)
-    todo, failed = stages(terms), set[str]()
+    todo, failed = {name: stages(terms, config.lr) for name, config in configs.items()}, set[str]()
 
     def pending() -> Iterator[list[Work]]:
         """Take a stage of all methods before the next stage, so that a stopped comparison compares all of them."""
-        for number, stage in enumerate(todo):
-            for name, config in configs.items():
+        for number, alike in enumerate(zip(*todo.values(), strict=True)):
+            for (name, config), stage in zip(configs.items(), alike, strict=True):
                 folder = out / folder_of(name)
                 if name not in failed and not stage.is_done(folder):
                     yield [(name, config, folder, number)]
@@ -141,7 +142,7 @@ def compare_fair(
         with closing(runner(partial(_take_stage, terms), pending(), _lost)) as taken:
             for (name, _, folder, number), problem in taken:
                 state = problem.partition("\n")[0] or "finished"
-                console.print(f"{name}, {todo[number].name}: {state}", highlight=False, markup=False)
+                console.print(f"{name}, {todo[name][number].name}: {state}", highlight=False, markup=False)
                 if problem:
                     failed.add(name)
                     write_text(folder / PROBLEM, problem + "\n")
@@ -178,10 +179,11 @@ class Stage:
     is_done: Callable[[Path], bool]
 
 
-def stages(terms: FairTerms) -> list[Stage]:
-    """All stages of a method, in order."""
+def stages(terms: FairTerms, lr: float) -> list[Stage]:
+    """All stages of a method with this learning rate, in order: its own rate first, then the one closer to a usual rate
+    of Adam, so that a comparison that is stopped early has tried the more promising ones."""
     found = []
-    for rate in RATES:
+    for rate in sorted(RATES, key=lambda rate: (rate != 1, abs(math.log(lr * rate / USUAL_RATE)))):
         file = f"pilot-{rate:.2g}.json"
         found.append(Stage(f"pilot at {rate:.2g} × lr", partial(_pilot, rate, file), partial(_exists, file)))
     last = terms.budgets[-1]
@@ -206,7 +208,7 @@ def _take_stage(terms: FairTerms, shared: str, work: Sequence[Work]) -> Iterator
         _, config, folder, number = each
         try:
             with locked(folder, patience=math.inf):  # another worker may take a stage of this method
-                for stage in stages(terms)[: number + 1]:
+                for stage in stages(terms, config.lr)[: number + 1]:
                     if not stage.is_done(folder):
                         stage.take(config, folder, terms)
                 (folder / PROBLEM).unlink(missing_ok=True)
