@@ -91,7 +91,7 @@ def method_intervals(
         axis.plot(ged, y, "o", color=BLUE, markersize=5)
     for name, ged in references.items():
         axis.axvline(ged, color="0.4", linestyle="--", linewidth=1)
-        axis.annotate(name, (ged, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
+        axis.annotate(name, (ged, 1.01), xycoords=("data", "axes fraction"), rotation=40, fontsize=8)  # may be close
     axis.set_yticks(place, [textwrap.shorten(name, 48) for name in order], fontsize=8)
     axis.set_xlabel("GED$_{16}$ with 95% interval (lower is better)")
     axis.grid(axis="x", alpha=0.3)
