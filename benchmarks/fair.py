@@ -5,8 +5,8 @@ OMP_NUM_THREADS=1 python benchmarks/fair.py data/lidc.h5 --runs runs/fair --work
 Runs the protocol `fair` of `stochseg compare` with the terms below. It takes days; each call continues where the last
 one stopped. The scores of every image are committed (benchmarks/results/fair), so that a machine without --runs repeats
 no stage that has its scores. With --table nothing is trained: the results that --runs holds replace the committed ones,
-and the table is written. Its hardware and commit are those of that call; trainings may be older, and all were made on
-machines of this kind.
+and the table and the chart in docs/images are written. Its hardware and commit are those of that call; trainings may be
+older, and all were made on machines of this kind.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from harness import RESULTS, argument_parser, write_csv
+from harness import RESULTS, ROOT, argument_parser, write_csv
 from stochseg.data import SegmentationData
 from stochseg.experiments.compare import method_config
 from stochseg.experiments.fair import RATES, FairTerms, compare_fair
@@ -42,14 +42,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes, of one thread each; default: this one")
     parser.add_argument("--table", action="store_true", help="train nothing")
     arguments = parser.parse_args()
+    copy_results(COMMITTED, arguments.runs, replace=False)
     if not arguments.table:
-        copy_results(COMMITTED, arguments.runs, replace=False)
         terms = FairTerms(arguments.data, images=IMAGES, images_own=IMAGES_OWN, overrides=SETTINGS)
         with open_pool(arguments.workers, None, "cpu") as pool:
             compare_fair(arguments.methods or METHODS, terms, arguments.runs, pool=pool)
     copy_results(arguments.runs, COMMITTED, replace=True)
     counts = IMAGES, IMAGES_OWN
-    rows = write_fair(METHODS, val_slices(arguments.data), COMMITTED, image_counts=counts, pilots=len(RATES))
+    rows = write_fair(METHODS, val_slices(arguments.data), arguments.runs, image_counts=counts, pilots=len(RATES))
+    shutil.copy2(arguments.runs / "fair-intervals.png", ROOT / "docs" / "images")
     print(write_csv("fair-lidc", table_cells(rows), arguments.out))
 
 

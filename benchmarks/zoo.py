@@ -10,6 +10,7 @@ import argparse
 import csv
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 
 from stochseg.experiments.comparison import markdown_table
-from stochseg.experiments.method_sets import FAST
+from stochseg.experiments.method_sets import method_title
 from stochseg.experiments.paper.tables import format_values
 from stochseg.experiments.recipes import recipe
 from stochseg.models import MODELS, StochasticSegmenter, create
@@ -191,7 +192,8 @@ def measured() -> Iterator[str]:
     """One section per file of results."""
     for file in sorted(RESULTS.glob("fair-lidc-*.csv")):
         rows = read(file)
-        yield f"{LIDC.format(**rows[0])}\n{markdown_table(list(fair_rows(rows)), FAIR_COLUMNS)}"
+        table = markdown_table(list(fair_rows(rows)), FAIR_COLUMNS)
+        yield f"{LIDC.format(**rows[0])}\n{table}{without_result(rows)}"
     for file in sorted(RESULTS.glob("camvid-*.csv")):
         rows = read(file)
         yield f"{CAMVID.format(**rows[0])}\n{markdown_table(list(camvid_rows(rows)), CAMVID_COLUMNS)}"
@@ -200,11 +202,15 @@ def measured() -> Iterator[str]:
 def fair_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
     """Rows of a fair comparison by budget, the best first, then the references; other ways of sampling are in the CSV
     file."""
-    shown = [row for row in rows if row["sampling"] in ("10", "")]
-    for row in sorted(shown, key=lambda row: (float(row["minutes"] or "inf"), float(row["ged_16"] or "inf"))):
-        variant = row["method"].removeprefix(f"{FAST} ").replace("model.options.", "")
-        name = "ccdm-fast" if row["method"] == FAST else f"ccdm-fast, {variant}" if " " in row["method"] else variant
-        yield {**row, "method": name}
+    scored = [row for row in rows if row["sampling"] == "10" or row["note"] == "reference"]
+    for row in sorted(scored, key=lambda row: (float(row["minutes"] or "inf"), float(row["ged_16"]))):
+        yield {**row, "method": method_title(row["method"])}
+
+
+def without_result(rows: list[dict[str, str]]) -> str:
+    """A sentence on the methods that a fair comparison has no scores of, or nothing."""
+    found = ", ".join(method_title(row["method"]).replace(",", "") for row in rows if not row["ged_16"])
+    return textwrap.fill(f"Without a result so far: {found}.", 120, initial_indent="\n") + "\n" if found else ""
 
 
 CAMVID_COLUMNS = {

@@ -13,6 +13,7 @@ from stochseg.data import SegmentationData, spread
 from stochseg.evaluation.references import BLIND, REFERENCE_NOTE, score_references_by_image
 from stochseg.experiments.compare import folder_of
 from stochseg.experiments.comparison import markdown_table
+from stochseg.experiments.method_sets import method_title
 from stochseg.files import write_csv, write_text
 from stochseg.metrics.table import format_metric
 from stochseg.plotting import learning_curves, method_intervals, write_figure
@@ -91,7 +92,7 @@ def write_fair(
     write_csv(out / "fair.csv", cells)
     write_text(out / "fair.md", f"{markdown_table(cells, COLUMNS)}\nReferences: {REFERENCE_NOTE}.\n")
     lines = {name: known["ged_16"] for name, known in references.items()}
-    curves = {name: _curve([row for row in rows if row["method"] == name]) for name in names}
+    curves = {method_title(name): _curve([row for row in rows if row["method"] == name]) for name in names}
     write_figure(learning_curves(curves, lines.get(BLIND)), out / "fair.png")
     write_figure(method_intervals(_at_last_budget(rows), lines), out / "fair-intervals.png")
     return rows
@@ -103,7 +104,7 @@ def _at_last_budget(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float,
     scored = [row for row in rows if row.get("sampling") == "10"]
     last = max((row["minutes"] for row in scored), default=0)
     first = [row for row in reversed(scored) if row["minutes"] == last]
-    return {row["method"]: (row["ged_16"], row["interval"]) for row in first}
+    return {method_title(row["method"]): (row["ged_16"], row["interval"]) for row in first}
 
 
 def table_cells(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -184,4 +185,4 @@ def _cell(key: str, value: Any) -> str:
         return " to ".join(f"{end:.3f}" for end in value)
     if key in (*SCORED, *DIFFERENCES):
         return format_metric("ged" if key in DIFFERENCES else key, value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

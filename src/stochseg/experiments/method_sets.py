@@ -26,6 +26,17 @@ PUBLISHED = (
 """Models at the larger size in print, where the default is another."""
 
 
+def method_title(method: str) -> str:
+    """Short name of a method with its settings.
+
+    >>> method_title("small model.options.patch=1"), method_title("ssn")
+    ('ccdm-fast, patch=1', 'ssn')
+    """
+    name, *settings = method.split()
+    words = " ".join(setting.removeprefix("model.options.") for setting in settings)
+    return ", ".join(filter(None, ("ccdm-fast" if name == FAST else name, words)))
+
+
 def fair_methods(names: Sequence[str]) -> list[str]:
     """The methods of a comparison, in which some words stand for several.
 
