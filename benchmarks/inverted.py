@@ -38,13 +38,9 @@ def main() -> None:
         samples = model.sample(data[i].image[None], SAMPLES, noise="independent").labels[0]
         inverted.append(mostly_foreground(samples))
         rated.append(mostly_foreground(data[i].raters))
-    row = {
-        "model": model.name,
-        "images": IMAGES,
-        "samples": IMAGES * SAMPLES,
-        "inverted": int(torch.cat(inverted).sum()),
-    }
-    row |= {"share": f"{torch.cat(inverted).double().mean():.4f}", "raters": f"{torch.cat(rated).double().mean():.4f}"}
+    row: dict[str, object] = {"model": model.name, "images": len(inverted), "samples": len(inverted) * SAMPLES}
+    for name, found in (("inverted_fraction", inverted), ("rater_fraction", rated)):
+        row[name] = f"{torch.cat(found).double().mean():.4f}"
     print(row)
     print(write_csv("inverted", [row], arguments.out))
 

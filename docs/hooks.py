@@ -26,7 +26,11 @@ COPIED = {
     "CITATION.cff": "CITATION.cff",
     "LICENSE": "LICENSE",
     **{str(card.relative_to(ROOT)): f"cards/{card.name}" for card in ROOT.glob("src/stochseg/models/*/*.md")},
-    **{(name := str(file.relative_to(ROOT))): name for file in ROOT.glob("benchmarks/**/*.*") if file.suffix != ".pyc"},
+    **{
+        (name := str(file.relative_to(ROOT))): name
+        for kind in ("py", "csv", "png")
+        for file in ROOT.glob(f"benchmarks/**/*.{kind}")
+    },
 }
 SEARCH_SCRIPT = "https://unpkg.com/iframe-worker/shim"
 
