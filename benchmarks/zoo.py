@@ -210,7 +210,11 @@ def fair_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
 def without_result(rows: list[dict[str, str]]) -> str:
     """A sentence on the methods that a fair comparison has no scores of, or nothing."""
     found = ", ".join(method_title(row["method"]).replace(",", "") for row in rows if not row["ged_16"])
-    return textwrap.fill(f"Without a result so far: {found}.", 120, initial_indent="\n", break_on_hyphens=False) + "\n" if found else ""
+    return (
+        textwrap.fill(f"Without a result so far: {found}.", 120, initial_indent="\n", break_on_hyphens=False) + "\n"
+        if found
+        else ""
+    )
 
 
 CAMVID_COLUMNS = {
