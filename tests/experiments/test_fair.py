@@ -208,8 +208,8 @@ def test_scores_of_the_first_budget_are_those_of_the_best_pilot_so_far(method, t
 
     monkeypatch.setattr(module, "_evaluate", choose)
     rows = compare_fair([method], FairTerms(None, BUDGETS[:1], images=2, images_own=1), tmp_path)
-    assert {row["lr"] for row in rows if row["method"] == method} == {3e-2}
-    assert scored == ["10", "10", "latin", "own"]  # of the pilots at 1 and 3 times the rate, and of the better
+    assert {row["lr"] for row in rows if row["method"] == method} == {1e-2 * (1 / 3)}
+    assert scored == ["10", "10", "latin", "own"]  # of the pilots at 1 and 1/3 times the rate, and of the better
 
 
 @pytest.mark.xdist_group("dask")
