@@ -43,13 +43,14 @@ TRAINING = (
 LIDC = """\
 ## Measured: LIDC
 
-[A fair comparison](comparison.md): every method with the optimizer, batch size and learning rate of its authors, or the
-best of up to three multiples of that rate by its GED on patients kept back for this choice ("pilots" says how many were
-tried), trained in bfloat16 for the same minutes of one core ({hardware}) on the central 64×64 pixels of the slices, and
-scored on validation slices with 16 independent samples and at most 10 network evaluations per sample. Intervals are 95%
-bootstrap intervals over patients; differences are of GED on the same slices. References are [label maps that no model
-drew](guide/evaluating.md#references). `ccdm-fast` is the recipe `small`; its variants lack one of its advantages;
-`tower-…` are other methods on its image tower. [benchmarks/fair.py](../benchmarks/fair.py) contains all settings.
+[A fair comparison](comparison.md): every method with the optimizer and batch size of its authors, and of the
+multiples 1, 3 and 1/3 of their learning rate the best by its GED on patients kept back for this choice ("pilots" says
+how many of the three were tried, "lr" which one was best), trained in bfloat16 for the same minutes of one core
+({hardware}) on the central 64×64 pixels of the slices, and scored on validation slices with 16 independent samples
+and at most 10 network evaluations per sample. Intervals are 95% bootstrap intervals over patients; differences are of
+GED on the same slices. References are [label maps that no model drew](guide/evaluating.md#references). `ccdm-fast` is
+the recipe `small`; its variants lack one of its advantages; `tower-…` are other methods on its image tower.
+[benchmarks/fair.py](../benchmarks/fair.py) contains all settings.
 """
 FAIR_COLUMNS = {
     "method": "method",
